@@ -1,0 +1,63 @@
+//! What can go wrong in a backend.
+
+/// Result of a backend operation.
+pub type Result<T, E = BackendError> = std::result::Result<T, E>;
+
+/// An error of the device or of what was asked of it.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The device has too little free memory.
+    #[error("out of memory on {device}: {what} needs {needed} bytes")]
+    OutOfMemory {
+        /// The device's name.
+        device: String,
+        /// What was to be allocated.
+        what: String,
+        /// Bytes asked for.
+        needed: usize,
+    },
+    /// A weight matrix whose bytes do not match its shape.
+    #[error("{name}: {rows} x {cols} of {ty} takes {expected} bytes, found {found}")]
+    MatrixSize {
+        /// Tensor name.
+        name: String,
+        /// Element type.
+        ty: lapidary_gguf::GgmlType,
+        /// Rows of the matrix, all stacked ones counted.
+        rows: usize,
+        /// Elements a row.
+        cols: usize,
+        /// Bytes the shape takes.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The backend has no kernel for this.
+    #[error("{device} cannot run {what}")]
+    Unsupported {
+        /// The device's name.
+        device: String,
+        /// What was asked for.
+        what: String,
+    },
+    /// A key or value vector that cannot be stored.
+    #[error(
+        "{which} vector of layer slot {layer}, position {position} is not finite; a tensor dump (lapidary trace) shows where it began"
+    )]
+    NotFinite {
+        /// `"key"` or `"value"`.
+        which: &'static str,
+        /// Index of the layer inside its cache group.
+        layer: usize,
+        /// Position of the row.
+        position: usize,
+    },
+    /// The device or its driver failed.
+    #[error("{device}: {message}")]
+    Device {
+        /// The device's name.
+        device: String,
+        /// What the driver said.
+        message: String,
+    },
+}
