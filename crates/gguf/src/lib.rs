@@ -1,7 +1,20 @@
 //! GGUF container and GGML block formats.
+//!
+//! [`Gguf`] opens a model file (or the parts of a split one) by memory map and gives typed [`Metadata`] and
+//! zero-copy tensor data. [`block`] decodes the element types. No engine types live here.
 
+pub mod block;
 pub mod bytes;
+mod error;
+mod file;
+mod header;
+mod metadata;
+mod tensor;
 pub mod types;
 
 pub use bytes::SharedBytes;
+pub use error::{GgufError, Result};
+pub use file::Gguf;
+pub use metadata::{Array, Metadata, Strings, Value, ValueType};
+pub use tensor::TensorInfo;
 pub use types::GgmlType;

@@ -1,0 +1,22 @@
+//! F32, F16 and BF16: plain little-endian numbers, one after the other.
+
+use half::{bf16, f16};
+
+pub fn decode_f32(bytes: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+        *out = f32::from_le_bytes(*bytes);
+    }
+}
+
+pub fn decode_f16(bytes: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+        *out = f16::from_le_bytes(*bytes).to_f32();
+    }
+}
+
+/// The upper half of an F32.
+pub fn decode_bf16(bytes: &[u8], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+        *out = bf16::from_le_bytes(*bytes).to_f32();
+    }
+}
