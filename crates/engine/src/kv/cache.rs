@@ -1,0 +1,317 @@
+//! Sequences over pools: preparing a batch's addresses, committing, truncating, forking.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lapidary_backend::{Backend, GroupRows, KvFormat, KvPoolSpec, RowBatch, RowView};
+
+use super::BLOCK_LEN;
+use super::allocator::Allocator;
+use super::sequence::{BlockTable, Sequence};
+use crate::batch::{Input, Parent, Row};
+use crate::error::{EngineError, Result};
+use crate::model::{CacheGroup, Config};
+
+/// Name of a sequence in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(u64);
+
+/// How a cache stores its vectors, and how long a sequence may grow.
+#[derive(Clone, Copy, Debug)]
+pub struct KvCacheConfig {
+    /// Format of keys.
+    pub k_format: KvFormat,
+    /// Format of values.
+    pub v_format: KvFormat,
+    /// Positions a sequence may have.
+    pub context: usize,
+}
+
+/// Keys and values of any number of sequences of one model.
+pub struct KvCache<B: Backend> {
+    backend: Arc<B>,
+    context: usize,
+    groups: Vec<Group<B>>,
+    sequences: HashMap<SequenceId, Sequence>,
+    next_id: u64,
+}
+
+struct Group<B: Backend> {
+    spec: CacheGroup,
+    pool: B::KvPool,
+    block_bytes: usize,
+    allocator: Allocator,
+}
+
+impl<B: Backend> KvCache<B> {
+    /// An empty cache for `model_config`; memory is taken as sequences grow.
+    pub fn new(backend: Arc<B>, model_config: &Config, config: KvCacheConfig) -> Result<Self> {
+        let group = |spec: &CacheGroup| -> Result<Group<B>> {
+            let pool_spec = KvPoolSpec {
+                layers: spec.layers,
+                kv_heads: spec.kv_heads,
+                head_dim: spec.head_dim,
+                k_format: config.k_format,
+                v_format: config.v_format,
+                block_len: BLOCK_LEN,
+            };
+            let pool = backend.kv_pool(pool_spec)?;
+            Ok(Group {
+                spec: *spec,
+                pool,
+                block_bytes: pool_spec.block_bytes(),
+                allocator: Allocator::default(),
+            })
+        };
+        let groups = model_config.cache_groups.iter().map(group).collect::<Result<_>>()?;
+        Ok(Self { backend, context: config.context, groups, sequences: HashMap::new(), next_id: 0 })
+    }
+
+    /// Positions a sequence may have.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Starts an empty sequence.
+    pub fn create(&mut self) -> SequenceId {
+        let tables = vec![BlockTable::default(); self.groups.len()];
+        self.insert(Sequence { length: 0, tables })
+    }
+
+    /// Starts a sequence that shares all positions of `id`.
+    ///
+    /// # Panics
+    /// When `id` was released.
+    pub fn fork(&mut self, id: SequenceId) -> SequenceId {
+        let source = &self.sequences[&id];
+        let tables =
+            source.tables.iter().zip(&mut self.groups).map(|(t, g)| t.fork(&mut g.allocator)).collect();
+        let length = source.length;
+        self.insert(Sequence { length, tables })
+    }
+
+    fn insert(&mut self, sequence: Sequence) -> SequenceId {
+        let id = SequenceId(self.next_id);
+        self.next_id += 1;
+        self.sequences.insert(id, sequence);
+        id
+    }
+
+    /// Ends a sequence and frees what no other one uses. Does nothing when it ended before.
+    pub fn release(&mut self, id: SequenceId) {
+        let Some(mut sequence) = self.sequences.remove(&id) else { return };
+        for (table, group) in sequence.tables.iter_mut().zip(&mut self.groups) {
+            table.blocks.drain(..).for_each(|block| group.allocator.release(block));
+        }
+    }
+
+    /// Committed positions of a sequence.
+    ///
+    /// # Panics
+    /// When `id` was released.
+    pub fn length(&self, id: SequenceId) -> usize {
+        self.sequences[&id].length
+    }
+
+    /// Cuts a sequence back to `length` positions.
+    ///
+    /// # Errors
+    /// [`WindowReleased`](EngineError::WindowReleased) when the next row would see positions of a sliding layer
+    /// that are gone. The sequence is then unchanged.
+    pub fn truncate(&mut self, id: SequenceId, length: usize) -> Result<()> {
+        let sequence = self.sequences.get_mut(&id).expect("a sequence of this cache");
+        if length >= sequence.length {
+            return Ok(());
+        }
+        for (table, group) in sequence.tables.iter().zip(&self.groups) {
+            let kept = table.first * BLOCK_LEN;
+            if first_visible(group.spec.window, length) < kept {
+                return Err(EngineError::WindowReleased { length, kept });
+            }
+        }
+        sequence.length = length;
+        for (table, group) in sequence.tables.iter_mut().zip(&mut self.groups) {
+            table.truncate(length, &mut group.allocator);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the blocks in use.
+    pub fn bytes_in_use(&self) -> usize {
+        self.groups.iter().map(|g| g.allocator.in_use() * g.block_bytes).sum()
+    }
+
+    /// Makes room for the rows and lays out their positions and addresses.
+    ///
+    /// Row `i` of a sequence of committed length `L` takes the slot `L + i`, in the order of the batch; on a
+    /// chain that slot is its position.
+    pub(crate) fn prepare(&mut self, rows: &[Row]) -> Result<PreparedRows> {
+        let paths = Paths::new(rows, |id| self.sequences.get(&id).map(|s| s.length));
+        if let Some(needed) = paths.ends.values().copied().max().filter(|&end| end > self.context) {
+            return Err(EngineError::ContextFull { needed, context: self.context });
+        }
+        self.make_room(&paths)?;
+        let mut batch = RowBatch {
+            tokens: rows
+                .iter()
+                .map(|r| match r.input {
+                    Input::Token(id) => id,
+                    Input::Embedding { .. } => 0,
+                })
+                .collect(),
+            positions: paths.positions.iter().map(|&p| p as u32).collect(),
+            groups: Vec::with_capacity(self.groups.len()),
+        };
+        for g in 0..self.groups.len() {
+            batch.groups.push(self.addresses(g, rows, &paths));
+        }
+        Ok(PreparedRows { batch, ends: paths.ends })
+    }
+
+    /// Room for every slot the rows take, in blocks that no other sequence shares.
+    fn make_room(&mut self, paths: &Paths) -> Result<()> {
+        for (g, group) in self.groups.iter_mut().enumerate() {
+            let mut copies = Vec::new();
+            for (id, &end) in &paths.ends {
+                let sequence = self.sequences.get_mut(id).expect("a sequence of this cache");
+                let begin = sequence.length;
+                let table = &mut sequence.tables[g];
+                table.grow(end, &mut group.allocator);
+                // Only the block that holds the first new slot can be shared: later ones are new.
+                copies.extend(table.make_unique(begin, &mut group.allocator));
+            }
+            self.backend.kv_reserve(&mut group.pool, group.allocator.capacity())?;
+            let block = BLOCK_LEN as u32;
+            let cells: Vec<(u32, u32)> = copies
+                .iter()
+                .flat_map(|&(from, to)| (0..block).map(move |i| (from * block + i, to * block + i)))
+                .collect();
+            self.backend.kv_copy(&mut group.pool, &cells)?;
+        }
+        Ok(())
+    }
+
+    fn addresses(&self, g: usize, rows: &[Row], paths: &Paths) -> GroupRows {
+        let mut group = GroupRows::default();
+        let mut starts: HashMap<SequenceId, u32> = HashMap::new();
+        for (r, row) in rows.iter().enumerate() {
+            let sequence = &self.sequences[&row.sequence];
+            let table = &sequence.tables[g];
+            let start = *starts.entry(row.sequence).or_insert_with(|| {
+                group.blocks.extend_from_slice(&table.blocks);
+                (group.blocks.len() - table.blocks.len()) as u32
+            });
+            let (position, slot) = (paths.positions[r], paths.slots[r]);
+            group.store.push(table.cell(slot));
+            let tail = group.tails.len() as u32;
+            let shared = if paths.is_chain(r) {
+                position + 1
+            } else {
+                group.tails.extend(paths.path(r).into_iter().map(|slot| table.cell(slot)));
+                sequence.length
+            };
+            group.views.push(RowView {
+                table: start,
+                first_block: table.first as u32,
+                shared: shared as u32,
+                tail,
+            });
+        }
+        group
+    }
+
+    /// Makes the rows of a forward pass part of their sequences and releases what fell out of the windows.
+    pub(crate) fn commit(&mut self, ends: &HashMap<SequenceId, usize>) {
+        for (id, &end) in ends {
+            let Some(sequence) = self.sequences.get_mut(id) else { continue };
+            sequence.length = end;
+            for (table, group) in sequence.tables.iter_mut().zip(&mut self.groups) {
+                table.release_before(first_visible(group.spec.window, end), &mut group.allocator);
+            }
+        }
+    }
+
+    pub(crate) fn pool(&self, group: usize) -> &B::KvPool {
+        &self.groups[group].pool
+    }
+
+    pub(crate) fn pool_mut(&mut self, group: usize) -> &mut B::KvPool {
+        &mut self.groups[group].pool
+    }
+}
+
+/// First position that a row at `position` sees.
+fn first_visible(window: Option<usize>, position: usize) -> usize {
+    window.map_or(0, |w| (position + 1).saturating_sub(w))
+}
+
+/// A batch ready for a backend, and the length each sequence has once its rows are committed.
+pub(crate) struct PreparedRows {
+    pub batch: RowBatch,
+    pub ends: HashMap<SequenceId, usize>,
+}
+
+/// Positions and slots of a batch's rows.
+struct Paths {
+    positions: Vec<usize>,
+    slots: Vec<usize>,
+    parents: Vec<Option<usize>>,
+    chain: Vec<bool>,
+    ends: HashMap<SequenceId, usize>,
+}
+
+impl Paths {
+    /// # Panics
+    /// When a row names a sequence that is not in the cache, or a parent that is no earlier row of its sequence.
+    fn new(rows: &[Row], length: impl Fn(SequenceId) -> Option<usize>) -> Self {
+        let n = rows.len();
+        let mut paths = Self {
+            positions: Vec::with_capacity(n),
+            slots: Vec::with_capacity(n),
+            parents: Vec::with_capacity(n),
+            chain: Vec::with_capacity(n),
+            ends: HashMap::new(),
+        };
+        let mut last: HashMap<SequenceId, usize> = HashMap::new();
+        for (r, row) in rows.iter().enumerate() {
+            let committed = length(row.sequence).expect("a row of a sequence of this cache");
+            let parent = match row.parent {
+                Parent::Previous => last.get(&row.sequence).copied(),
+                Parent::Committed => None,
+                Parent::Row(p) => {
+                    assert!(p < r && rows[p].sequence == row.sequence, "row {r} has no parent row {p}");
+                    Some(p)
+                }
+            };
+            let end = paths.ends.entry(row.sequence).or_insert(committed);
+            let slot = *end;
+            *end += 1;
+            let position = parent.map_or(committed, |p| paths.positions[p] + 1);
+            // A row whose slot is its position has all its ancestors in slots that are their positions, if its
+            // parent does.
+            let chain = slot == position && parent.is_none_or(|p| paths.chain[p]);
+            paths.positions.push(position);
+            paths.slots.push(slot);
+            paths.parents.push(parent);
+            paths.chain.push(chain);
+            last.insert(row.sequence, r);
+        }
+        paths
+    }
+
+    fn is_chain(&self, row: usize) -> bool {
+        self.chain[row]
+    }
+
+    /// Slots of the uncommitted rows from the root to `row`, itself included.
+    fn path(&self, row: usize) -> Vec<usize> {
+        let mut slots = Vec::new();
+        let mut at = Some(row);
+        while let Some(r) = at {
+            slots.push(self.slots[r]);
+            at = self.parents[r];
+        }
+        slots.reverse();
+        slots
+    }
+}

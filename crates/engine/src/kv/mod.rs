@@ -1,0 +1,14 @@
+//! The key/value cache: blocks of positions shared by sequences.
+//!
+//! Each layer group (layers of one head shape and window) has a pool of blocks of [`BLOCK_LEN`] positions and an
+//! allocator that counts references. A sequence is its block tables. Forking shares blocks; writing into a shared
+//! one copies it first; truncation drops references; blocks that fell out of a sliding window are released.
+
+mod allocator;
+mod cache;
+mod sequence;
+
+pub use cache::{KvCache, KvCacheConfig, SequenceId};
+
+/// Positions a block.
+pub const BLOCK_LEN: usize = 32;

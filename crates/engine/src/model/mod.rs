@@ -1,0 +1,60 @@
+//! The model: configuration, weights, the forward pass.
+
+mod config;
+mod forward;
+mod metadata;
+mod weights;
+mod workspace;
+
+use std::sync::Arc;
+
+use lapidary_backend::Backend;
+use lapidary_gguf::Gguf;
+
+pub use config::{Architecture, CacheGroup, CacheSlot, Config, ExpertSpec, LayerSpec, RopeSpec};
+pub use forward::Output;
+pub use weights::{Progress, Weights};
+pub use workspace::Workspace;
+
+use crate::error::Result;
+
+/// A loaded model.
+pub struct Model<B: Backend> {
+    config: Config,
+    weights: Weights<B>,
+    backend: Arc<B>,
+}
+
+impl<B: Backend> Model<B> {
+    /// Loads a model onto a device. `progress` is told after each layer how many of how many are there.
+    ///
+    /// # Errors
+    /// When the file is no Gemma model that this engine runs, or the device refuses it.
+    pub fn load(gguf: &Gguf, backend: Arc<B>, progress: Progress) -> Result<Self> {
+        let config = Config::from_gguf(gguf)?;
+        let weights = Weights::load(gguf, &config, &*backend, progress)?;
+        Ok(Self { config, weights, backend })
+    }
+
+    /// Sizes and constants.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The device.
+    pub fn backend(&self) -> &Arc<B> {
+        &self.backend
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lapidary_backend::ReferenceBackend;
+
+    #[test]
+    fn a_model_can_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Model<ReferenceBackend>>();
+    }
+}
