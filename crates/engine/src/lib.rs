@@ -9,9 +9,13 @@ mod error;
 pub mod kv;
 pub mod model;
 pub mod probe;
+pub mod sample;
+mod session;
 
 pub use batch::{Batch, Want};
 pub use error::{EngineError, Result};
 pub use kv::{KvCache, KvCacheConfig, SequenceId};
 pub use model::{Config, Model, Output, Workspace};
 pub use probe::{NoProbe, Point, Probe};
+pub use sample::{Sampler, SamplerConfig};
+pub use session::{DEFAULT_BATCH, Session};
