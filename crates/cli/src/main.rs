@@ -1,2 +1,40 @@
-//! The `lapidary` binary.
-fn main() {}
+//! The `lapidary` binary: one file a subcommand, no logic of the engine.
+
+mod args;
+mod command;
+mod interrupt;
+mod load;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+/// Exit status of a run that the user interrupted.
+const INTERRUPTED: u8 = 130;
+
+fn main() -> ExitCode {
+    // clap prints usage errors itself and exits with status 2.
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Generate(args) => command::generate::run(*args),
+        Command::Tokenize(args) => command::tokenize::run(args),
+        Command::Info(args) => command::info::run(args),
+        Command::Perplexity(args) => command::perplexity::run(args),
+        Command::Trace(args) => command::trace::run(args),
+        Command::Bench(args) => command::bench::run(args),
+        Command::Doctor(args) => command::doctor::run(args),
+        Command::Completions(args) => command::completions::run(args),
+    };
+    match result {
+        Ok(()) if interrupt::happened() => ExitCode::from(INTERRUPTED),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", output::report(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

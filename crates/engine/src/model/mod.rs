@@ -3,6 +3,7 @@
 mod config;
 mod forward;
 mod metadata;
+mod traffic;
 mod weights;
 mod workspace;
 
@@ -13,6 +14,7 @@ use lapidary_gguf::Gguf;
 
 pub use config::{Architecture, CacheGroup, CacheSlot, Config, ExpertSpec, LayerSpec, RopeSpec};
 pub use forward::Output;
+pub use traffic::Traffic;
 pub use weights::{Progress, Weights};
 pub use workspace::Workspace;
 

@@ -1,0 +1,362 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use lapidary_backend::KvFormat;
+use lapidary_engine::SamplerConfig;
+
+/// Runs Google's Gemma models from GGUF files.
+///
+/// Results go to stdout, everything else to stderr; --json gives one JSON object. Flags that name a model, a device
+/// or threads can also be set by environment variables (shown beside them).
+#[derive(Parser)]
+#[command(version, max_term_width = 100, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Continue a text
+    Generate(Box<GenerateArgs>),
+    /// Show the tokens of a text
+    Tokenize(TokenizeArgs),
+    /// Describe a GGUF file
+    Info(InfoArgs),
+    /// Measure how well a model predicts a text
+    Perplexity(PerplexityArgs),
+    /// Write logits, hidden states and expert choices to a safetensors file
+    Trace(TraceArgs),
+    /// Measure speed, and the share of the machine's limit that it reaches
+    Bench(BenchArgs),
+    /// Check this machine, and a model file
+    Doctor(DoctorArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+}
+
+/// Which model, on what.
+#[derive(Args, Clone)]
+pub struct ModelArgs {
+    /// Model file (GGUF; of a split model the first part)
+    #[arg(short, long, value_name = "FILE", env = "LAPIDARY_MODEL")]
+    pub model: PathBuf,
+}
+
+/// How the model is run.
+#[derive(Args, Clone)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Where to run: auto, cpu, cuda or cuda:N
+    #[arg(long, default_value = "auto", env = "LAPIDARY_DEVICE")]
+    pub device: String,
+    /// Threads [default: all cores]
+    #[arg(short, long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Precision of activations in products with quantised weights: q8 rounds them to 8-bit blocks and is
+    /// fastest; f32 does not round
+    #[arg(long, default_value = "q8")]
+    pub activations: ActivationsArg,
+    #[command(flatten)]
+    pub kv: KvArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ActivationsArg {
+    Q8,
+    F32,
+}
+
+/// Formats of the key/value cache.
+#[derive(Args, Clone)]
+pub struct KvArgs {
+    /// Format of cached keys and values: f32 or f16
+    #[arg(long, default_value = "f16", value_name = "FORMAT")]
+    kv: KvFormat,
+    /// Format of keys alone [default: that of --kv]
+    #[arg(long, value_name = "FORMAT")]
+    kv_k: Option<KvFormat>,
+    /// Format of values alone [default: that of --kv]
+    #[arg(long, value_name = "FORMAT")]
+    kv_v: Option<KvFormat>,
+}
+
+impl KvArgs {
+    /// Format of keys.
+    pub fn keys(&self) -> KvFormat {
+        self.kv_k.unwrap_or(self.kv)
+    }
+
+    /// Format of values.
+    pub fn values(&self) -> KvFormat {
+        self.kv_v.unwrap_or(self.kv)
+    }
+}
+
+/// The text to work on.
+#[derive(Args, Clone)]
+#[group(required = true, multiple = false)]
+pub struct TextArgs {
+    /// The text
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// A file that holds the text; - for standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct GenerateArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// Tokens to generate at most
+    #[arg(short = 'n', long = "n-predict", default_value_t = 256, value_name = "N", allow_hyphen_values = true)]
+    pub n_predict: u32,
+    /// Positions of the context [default: as needed, up to the model's]
+    #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ctx_size: Option<u32>,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Stop when this text appears; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Go on behind the model's end-of-text token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Treat control tokens such as <start_of_turn> in the text as plain text
+    #[arg(long)]
+    pub no_special: bool,
+    /// Do not begin with the beginning-of-text token
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Report the log-probabilities of the K best tokens at each step (with --json)
+    #[arg(long, value_name = "K", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub logprobs: u32,
+    /// Print one JSON object instead of the text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How the next token is chosen.
+#[derive(Args, Clone)]
+pub struct SamplingArgs {
+    /// Temperature; 0 takes the most probable token
+    #[arg(long, default_value_t = 0.8, value_parser = non_negative)]
+    temp: f32,
+    /// Keep the K most probable tokens; 0 keeps all
+    #[arg(long, default_value_t = 40, value_name = "K")]
+    top_k: u32,
+    /// Keep the most probable tokens up to this total probability
+    #[arg(long, default_value_t = 0.95, value_name = "P", value_parser = fraction)]
+    top_p: f32,
+    /// Drop tokens less probable than this fraction of the best
+    #[arg(long, default_value_t = 0.05, value_name = "P", value_parser = fraction)]
+    min_p: f32,
+    /// Penalty on recent tokens as a factor; 1 is off
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = positive)]
+    repeat_penalty: f32,
+    /// Penalty subtracted from recent tokens' logits
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true, value_parser = finite)]
+    presence_penalty: f32,
+    /// Penalty subtracted for each occurrence of recent tokens
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_hyphen_values = true, value_parser = finite)]
+    frequency_penalty: f32,
+    /// Tokens that the penalties look back at
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    repeat_last_n: u32,
+    /// Add X to the logit of token ID (ID=X, X may be -inf); may be given several times
+    #[arg(long, value_name = "ID=X", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
+    /// Seed of the random numbers [default: a new one each run]
+    #[arg(short, long)]
+    seed: Option<u64>,
+}
+
+impl SamplingArgs {
+    /// The sampler's settings; a missing seed is drawn from the clock.
+    pub fn config(&self) -> SamplerConfig {
+        let clock = || {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            now.map_or(0, |d| d.as_nanos() as u64)
+        };
+        SamplerConfig {
+            temperature: self.temp,
+            top_k: self.top_k as usize,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            penalty_window: self.repeat_last_n as usize,
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed.unwrap_or_else(clock),
+        }
+    }
+}
+
+#[derive(Args)]
+pub struct TokenizeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// Do not begin with the beginning-of-text token
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Treat control tokens in the text as plain text
+    #[arg(long)]
+    pub no_special: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct InfoArgs {
+    /// Model file (GGUF)
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// List the tensors
+    #[arg(long)]
+    pub tensors: bool,
+    /// List the metadata
+    #[arg(long)]
+    pub metadata: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct PerplexityArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Text file; - for standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Positions of the context
+    #[arg(short = 'c', long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub ctx_size: u32,
+    /// How the text is cut: chunks is llama-perplexity's method (the second half of each chunk counts), window
+    /// is one window from the start of which every token counts
+    #[arg(long, default_value = "chunks")]
+    pub method: PerplexityMethod,
+    /// Chunks to measure at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: Option<u32>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PerplexityMethod {
+    Chunks,
+    Window,
+}
+
+#[derive(Args)]
+pub struct TraceArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Token ids, comma-separated
+    #[arg(long, value_delimiter = ',', value_name = "ID,ID,...", conflicts_with = "prompt", required_unless_present = "prompt")]
+    pub ids: Vec<u32>,
+    /// A text instead of ids
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Output file (safetensors)
+    #[arg(short, long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// What to write
+    #[arg(long, value_delimiter = ',', default_value = "logits")]
+    pub points: Vec<TracePoint>,
+    /// Rows that go through the model together
+    #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub batch_size: u32,
+    /// Print one JSON object about the file
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum TracePoint {
+    /// `logits [T, vocab]`
+    Logits,
+    /// `hidden.0` (scaled embedding), `hidden.i+1` (output of layer i), `final_norm`
+    Hidden,
+    /// `router.i.ids`, `router.i.weights`
+    Router,
+}
+
+#[derive(Args)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Tokens of the prompt test; 0 leaves it out
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub prompt: u32,
+    /// Tokens of the generation test; 0 leaves it out
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    pub gen: u32,
+    /// Positions already in the cache, comma-separated
+    #[arg(long, value_delimiter = ',', default_value = "0", value_name = "D,...")]
+    pub depth: Vec<u32>,
+    /// Sequences that generate together, comma-separated
+    #[arg(long, value_delimiter = ',', default_value = "1", value_name = "B,...", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub batch: Vec<u32>,
+    /// Runs of each test
+    #[arg(short, long, default_value_t = 5, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeat: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Also check this model file
+    #[arg(short, long, value_name = "FILE", env = "LAPIDARY_MODEL")]
+    pub model: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+fn number(text: &str) -> Result<f32, String> {
+    text.parse::<f32>().map_err(|_| "not a number".to_owned())
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    number(text).and_then(|x| if x.is_finite() { Ok(x) } else { Err("must be finite".into()) })
+}
+
+fn non_negative(text: &str) -> Result<f32, String> {
+    finite(text).and_then(|x| if x >= 0.0 { Ok(x) } else { Err("must not be negative".into()) })
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    finite(text).and_then(|x| if x > 0.0 { Ok(x) } else { Err("must be above zero".into()) })
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    finite(text).and_then(|x| if (0.0..=1.0).contains(&x) { Ok(x) } else { Err("must lie from 0 to 1".into()) })
+}
+
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let (id, value) = text.split_once('=').ok_or("expected ID=X")?;
+    let id = id.parse().map_err(|_| format!("'{id}' is no token id"))?;
+    let value = number(value)?;
+    if value.is_nan() { Err("the bias is not a number".into()) } else { Ok((id, value)) }
+}

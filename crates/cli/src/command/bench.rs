@@ -1,0 +1,184 @@
+//! `lapidary bench`.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+use lapidary_engine::model::Traffic;
+use lapidary_engine::{Batch, DEFAULT_BATCH, KvCache, KvCacheConfig, NoProbe, SequenceId, Want, Workspace};
+use serde::Serialize;
+
+use crate::args::BenchArgs;
+use crate::interrupt;
+use crate::load::{self, Device, Loaded};
+use crate::output::{Table, bytes};
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    read_bandwidth_gb_per_s: f64,
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    test: String,
+    depth: u32,
+    batch: u32,
+    tokens_per_s: Spread,
+    bytes_per_token: u64,
+    bandwidth_share: f64,
+}
+
+#[derive(Serialize)]
+struct Spread {
+    min: f64,
+    median: f64,
+    max: f64,
+}
+
+/// Measures prompt and generation speed.
+pub fn run(args: BenchArgs) -> Result<()> {
+    let cancel = interrupt::install()?;
+    let loaded = load::load(&args.run)?;
+    let mut bench = Bench::new(&args, &loaded);
+    let (prompt, generated) = (args.prompt as usize, args.r#gen as usize);
+    if prompt == 0 && generated == 0 {
+        bail!("both --prompt and --gen are 0: nothing to measure");
+    }
+    let bandwidth = loaded.model.backend().read_bandwidth();
+    let mut rows = Vec::new();
+    let interrupted = || cancel.load(std::sync::atomic::Ordering::Relaxed);
+    for &depth in &args.depth {
+        if prompt > 0 && !interrupted() {
+            rows.push(bench.measure(Test::Prompt(prompt), depth, 1, bandwidth)?);
+        }
+        for &batch in args.batch.iter().filter(|_| generated > 0) {
+            if !interrupted() {
+                rows.push(bench.measure(Test::Generate(generated), depth, batch, bandwidth)?);
+            }
+        }
+    }
+    report(&args, &loaded, rows, bandwidth)
+}
+
+#[derive(Clone, Copy)]
+enum Test {
+    Prompt(usize),
+    Generate(usize),
+}
+
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    loaded: &'a Loaded,
+    traffic: Traffic,
+    workspace: Workspace<Device>,
+    /// State of a small generator of token ids; what the ids are does not matter, only that they differ.
+    ids: u64,
+}
+
+impl<'a> Bench<'a> {
+    fn new(args: &'a BenchArgs, loaded: &'a Loaded) -> Self {
+        let kv = &args.run.kv;
+        let traffic = Traffic::new(&loaded.gguf, loaded.model.config(), kv.keys(), kv.values());
+        Self { args, loaded, traffic, workspace: Workspace::new(), ids: 1 }
+    }
+
+    fn measure(&mut self, test: Test, depth: u32, batch: u32, bandwidth: f64) -> Result<Row> {
+        let mut speeds = Vec::new();
+        // One run more than asked for: the first warms caches and is dropped.
+        for run in 0..=self.args.repeat {
+            let speed = self.once(test, depth as usize, batch as usize)?;
+            if run > 0 {
+                speeds.push(speed);
+            }
+        }
+        speeds.sort_by(f64::total_cmp);
+        let median = speeds[speeds.len() / 2];
+        let (name, bytes) = match test {
+            Test::Prompt(n) => (format!("pp{n}"), self.traffic.prompt_bytes_per_token(n.min(DEFAULT_BATCH))),
+            Test::Generate(n) => {
+                let depth = depth as usize + n / 2;
+                (format!("tg{n}"), self.traffic.decode_bytes_per_token(batch as usize, depth))
+            }
+        };
+        Ok(Row {
+            test: name,
+            depth,
+            batch,
+            tokens_per_s: Spread { min: speeds[0], median, max: speeds[speeds.len() - 1] },
+            bytes_per_token: bytes,
+            bandwidth_share: median * bytes as f64 / bandwidth,
+        })
+    }
+
+    /// Tokens a second of one run.
+    fn once(&mut self, test: Test, depth: usize, batch: usize) -> Result<f64> {
+        let n = match test {
+            Test::Prompt(n) | Test::Generate(n) => n,
+        };
+        let kv = &self.args.run.kv;
+        let config =
+            KvCacheConfig { k_format: kv.keys(), v_format: kv.values(), context: depth + n };
+        let model = &self.loaded.model;
+        let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
+        let sequences: Vec<SequenceId> = (0..batch).map(|_| cache.create()).collect();
+        for &sequence in &sequences {
+            self.feed(&mut cache, sequence, depth)?;
+        }
+        let begin = Instant::now();
+        match test {
+            Test::Prompt(n) => self.feed(&mut cache, sequences[0], n)?,
+            Test::Generate(n) => {
+                for _ in 0..n {
+                    let mut rows = Batch::new();
+                    sequences.iter().for_each(|&s| rows.push(s, self.token(), Want::Logits));
+                    model.forward(&rows, &mut cache, &mut self.workspace, &mut NoProbe)?;
+                }
+            }
+        }
+        Ok((n * batch) as f64 / begin.elapsed().as_secs_f64())
+    }
+
+    fn feed(&mut self, cache: &mut KvCache<Device>, sequence: SequenceId, n: usize) -> Result<()> {
+        let tokens: Vec<u32> = (0..n).map(|_| self.token()).collect();
+        for chunk in tokens.chunks(DEFAULT_BATCH) {
+            let mut rows = Batch::new();
+            rows.extend(sequence, chunk, Want::Logits);
+            self.loaded.model.forward(&rows, cache, &mut self.workspace, &mut NoProbe)?;
+        }
+        Ok(())
+    }
+
+    fn token(&mut self) -> u32 {
+        self.ids = self.ids.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.ids >> 33) as u32 % self.loaded.model.config().vocab as u32
+    }
+}
+
+fn report(args: &BenchArgs, loaded: &Loaded, rows: Vec<Row>, bandwidth: f64) -> Result<()> {
+    let device = lapidary_backend::Backend::name(&**loaded.model.backend());
+    let mut stdout = std::io::stdout().lock();
+    if args.json {
+        let report = Report { device, read_bandwidth_gb_per_s: bandwidth / 1e9, rows };
+        serde_json::to_writer(&mut stdout, &report)?;
+        return Ok(writeln!(stdout)?);
+    }
+    eprintln!("{device}; read bandwidth {:.1} GB/s", bandwidth / 1e9);
+    let mut table = Table::new(&["test", ">depth", ">batch", ">t/s min", ">median", ">max", ">bytes/token", ">bandwidth"]);
+    for row in rows {
+        let speed = |x: f64| format!("{x:.1}");
+        table.row([
+            row.test,
+            row.depth.to_string(),
+            row.batch.to_string(),
+            speed(row.tokens_per_s.min),
+            speed(row.tokens_per_s.median),
+            speed(row.tokens_per_s.max),
+            bytes(row.bytes_per_token),
+            format!("{:.0} %", 100.0 * row.bandwidth_share),
+        ]);
+    }
+    Ok(stdout.write_all(table.render().as_bytes())?)
+}

@@ -1,0 +1,10 @@
+//! One module a subcommand.
+
+pub mod bench;
+pub mod completions;
+pub mod doctor;
+pub mod generate;
+pub mod info;
+pub mod perplexity;
+pub mod tokenize;
+pub mod trace;

@@ -1,0 +1,124 @@
+//! Opening model files, with progress and errors that say what to do.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use lapidary_cpu::{ActivationMode, CpuBackend, CpuConfig};
+use lapidary_engine::tokenizer::Tokenizer;
+use lapidary_engine::{KvCacheConfig, Model, Session};
+use lapidary_gguf::Gguf;
+
+use crate::args::{ActivationsArg, RunArgs, TextArgs};
+
+/// The device that models run on.
+pub type Device = CpuBackend;
+
+/// An opened model.
+pub struct Loaded {
+    pub gguf: Gguf,
+    pub model: Arc<Model<Device>>,
+    pub tokenizer: Option<Tokenizer>,
+    pub load_time: Duration,
+}
+
+impl Loaded {
+    /// The tokenizer.
+    ///
+    /// # Errors
+    /// When the file has none.
+    pub fn tokenizer(&self) -> Result<&Tokenizer> {
+        self.tokenizer.as_ref().context("the model file has no tokenizer; give token ids where the command takes them")
+    }
+}
+
+/// Opens a GGUF file.
+pub fn open(path: &Path) -> Result<Gguf> {
+    Ok(Gguf::open(path)?)
+}
+
+/// Loads a model onto the device that the flags name. The tokenizer is read beside the weights.
+pub fn load(run: &RunArgs) -> Result<Loaded> {
+    let begin = Instant::now();
+    let gguf = open(&run.model.model)?;
+    let backend = Arc::new(device(run)?);
+    let bar = progress_bar("loading layers");
+    let (model, tokenizer) = std::thread::scope(|scope| {
+        let tokenizer = scope.spawn(|| tokenizer(&gguf));
+        let model = Model::load(&gguf, backend, &mut |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        });
+        (model, tokenizer.join().expect("the tokenizer's thread does not panic"))
+    });
+    bar.finish_and_clear();
+    let file = || format!("cannot load {}", run.model.model.display());
+    let (model, tokenizer) = (Arc::new(model.with_context(file)?), tokenizer.with_context(file)?);
+    Ok(Loaded { gguf, model, tokenizer, load_time: begin.elapsed() })
+}
+
+/// The file's tokenizer, `None` when it has none.
+pub fn tokenizer(gguf: &Gguf) -> Result<Option<Tokenizer>> {
+    match gguf.metadata().opt_str("tokenizer.ggml.model")? {
+        None | Some("none" | "no_vocab") => Ok(None),
+        Some(_) => Ok(Some(Tokenizer::from_gguf(gguf)?)),
+    }
+}
+
+fn device(run: &RunArgs) -> Result<Device> {
+    match run.device.as_str() {
+        "auto" | "cpu" => {}
+        other if other == "cuda" || other.starts_with("cuda:") => {
+            bail!("--device {other}: this build has no CUDA backend; use --device cpu")
+        }
+        other => bail!("--device {other}: no such device; use auto, cpu, cuda or cuda:N"),
+    }
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    Ok(CpuBackend::new(CpuConfig {
+        threads: run.threads.map_or(cores, usize::from),
+        activations: match run.activations {
+            ActivationsArg::Q8 => ActivationMode::Q8,
+            ActivationsArg::F32 => ActivationMode::F32,
+        },
+        ..CpuConfig::default()
+    }))
+}
+
+/// A session over `context` positions.
+pub fn session(loaded: &Loaded, run: &RunArgs, context: usize, batch_rows: usize) -> Result<Session<Device>> {
+    let config = KvCacheConfig { k_format: run.kv.keys(), v_format: run.kv.values(), context };
+    Ok(Session::new(Arc::clone(&loaded.model), config, batch_rows)?)
+}
+
+/// Rows for which logits may be computed together: as many as fit 32 MiB.
+pub fn rows_with_logits(vocab: usize) -> usize {
+    ((32 << 20) / (4 * vocab)).clamp(8, 512)
+}
+
+/// The text that the flags give, as bytes.
+pub fn text(args: &TextArgs) -> Result<Vec<u8>> {
+    match (&args.prompt, &args.file) {
+        (Some(prompt), _) => Ok(prompt.clone().into_bytes()),
+        (None, Some(file)) => read(file),
+        (None, None) => bail!("give a text with -p or a file with -f"),
+    }
+}
+
+/// Reads a file, or standard input when it is called `-`.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    if path.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        std::io::stdin().read_to_end(&mut bytes).context("cannot read standard input")?;
+        return Ok(bytes);
+    }
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// A progress bar on stderr; it shows only on a terminal, and only when the work takes a while.
+pub fn progress_bar(what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {pos}/{len} {eta}").expect("a valid template");
+    ProgressBar::new(0).with_style(style.progress_chars("=> ")).with_message(what)
+}
