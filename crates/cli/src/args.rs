@@ -115,7 +115,13 @@ pub struct GenerateArgs {
     #[command(flatten)]
     pub text: TextArgs,
     /// Tokens to generate at most
-    #[arg(short = 'n', long = "n-predict", default_value_t = 256, value_name = "N", allow_hyphen_values = true)]
+    #[arg(
+        short = 'n',
+        long = "n-predict",
+        default_value_t = 256,
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
     pub n_predict: u32,
     /// Positions of the context [default: as needed, up to the model's]
     #[arg(short = 'c', long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -265,7 +271,13 @@ pub struct TraceArgs {
     #[command(flatten)]
     pub run: RunArgs,
     /// Token ids, comma-separated
-    #[arg(long, value_delimiter = ',', value_name = "ID,ID,...", conflicts_with = "prompt", required_unless_present = "prompt")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "ID,ID,...",
+        conflicts_with = "prompt",
+        required_unless_present = "prompt"
+    )]
     pub ids: Vec<u32>,
     /// A text instead of ids
     #[arg(short, long, value_name = "TEXT")]
@@ -302,8 +314,8 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 512, value_name = "N")]
     pub prompt: u32,
     /// Tokens of the generation test; 0 leaves it out
-    #[arg(long, default_value_t = 128, value_name = "N")]
-    pub gen: u32,
+    #[arg(long = "gen", default_value_t = 128, value_name = "N")]
+    pub r#gen: u32,
     /// Positions already in the cache, comma-separated
     #[arg(long, value_delimiter = ',', default_value = "0", value_name = "D,...")]
     pub depth: Vec<u32>,
@@ -351,7 +363,8 @@ fn positive(text: &str) -> Result<f32, String> {
 }
 
 fn fraction(text: &str) -> Result<f32, String> {
-    finite(text).and_then(|x| if (0.0..=1.0).contains(&x) { Ok(x) } else { Err("must lie from 0 to 1".into()) })
+    finite(text)
+        .and_then(|x| if (0.0..=1.0).contains(&x) { Ok(x) } else { Err("must lie from 0 to 1".into()) })
 }
 
 fn bias(text: &str) -> Result<(u32, f32), String> {

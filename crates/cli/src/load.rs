@@ -31,7 +31,9 @@ impl Loaded {
     /// # Errors
     /// When the file has none.
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.tokenizer.as_ref().context("the model file has no tokenizer; give token ids where the command takes them")
+        self.tokenizer
+            .as_ref()
+            .context("the model file has no tokenizer; give token ids where the command takes them")
     }
 }
 

@@ -119,8 +119,7 @@ impl<'a> Bench<'a> {
             Test::Prompt(n) | Test::Generate(n) => n,
         };
         let kv = &self.args.run.kv;
-        let config =
-            KvCacheConfig { k_format: kv.keys(), v_format: kv.values(), context: depth + n };
+        let config = KvCacheConfig { k_format: kv.keys(), v_format: kv.values(), context: depth + n };
         let model = &self.loaded.model;
         let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
         let sequences: Vec<SequenceId> = (0..batch).map(|_| cache.create()).collect();
@@ -166,7 +165,16 @@ fn report(args: &BenchArgs, loaded: &Loaded, rows: Vec<Row>, bandwidth: f64) -> 
         return Ok(writeln!(stdout)?);
     }
     eprintln!("{device}; read bandwidth {:.1} GB/s", bandwidth / 1e9);
-    let mut table = Table::new(&["test", ">depth", ">batch", ">t/s min", ">median", ">max", ">bytes/token", ">bandwidth"]);
+    let mut table = Table::new(&[
+        "test",
+        ">depth",
+        ">batch",
+        ">t/s min",
+        ">median",
+        ">max",
+        ">bytes/token",
+        ">bandwidth",
+    ]);
     for row in rows {
         let speed = |x: f64| format!("{x:.1}");
         table.row([

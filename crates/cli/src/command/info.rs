@@ -127,9 +127,11 @@ fn json(value: &Value) -> serde_json::Value {
         Value::String(bytes) => shorten(&String::from_utf8_lossy(bytes)).into(),
         Value::Array(array) if array.len() > 64 => {
             let first: Vec<serde_json::Value> = match array {
-                Array::Strings(strings) => {
-                    strings.iter().take(SHOWN).map(|s| String::from_utf8_lossy(s).into_owned().into()).collect()
-                }
+                Array::Strings(strings) => strings
+                    .iter()
+                    .take(SHOWN)
+                    .map(|s| String::from_utf8_lossy(s).into_owned().into())
+                    .collect(),
                 other => other.fixed().into_iter().flatten().take(SHOWN).map(|v| json(&v)).collect(),
             };
             serde_json::json!({ "length": array.len(), "first": first })
@@ -140,7 +142,9 @@ fn json(value: &Value) -> serde_json::Value {
         Value::Array(Array::Nested(arrays)) => {
             arrays.iter().map(|a| json(&Value::Array(a.clone()))).collect::<Vec<_>>().into()
         }
-        Value::Array(fixed) => fixed.fixed().into_iter().flatten().map(|v| json(&v)).collect::<Vec<_>>().into(),
+        Value::Array(fixed) => {
+            fixed.fixed().into_iter().flatten().map(|v| json(&v)).collect::<Vec<_>>().into()
+        }
     }
 }
 

@@ -72,7 +72,9 @@ fn chunks(
     let context = args.ctx_size as usize;
     if tokens.len() < 2 * context {
         let n = tokens.len();
-        bail!("the text has {n} tokens; this method needs two chunks of {context}: lower -c, or use --method window");
+        bail!(
+            "the text has {n} tokens; this method needs two chunks of {context}: lower -c, or use --method window"
+        );
     }
     let mut chunks: Vec<Vec<u32>> = tokens.chunks_exact(context).map(<[u32]>::to_vec).collect();
     chunks.truncate(args.chunks.map_or(usize::MAX, |n| n as usize));
