@@ -1,1 +1,3 @@
 //! Engine.
+
+pub mod tokenizer;
