@@ -11,6 +11,7 @@ pub mod model;
 pub mod probe;
 pub mod sample;
 mod session;
+pub mod tokenizer;
 
 pub use batch::{Batch, Want};
 pub use error::{EngineError, Result};
