@@ -93,7 +93,7 @@ fn model_checks(path: &Path) -> Result<Vec<Check>> {
     let layers = config.layers.len();
     let size = bytes(gguf.file_bytes());
     let tokens = match load::tokenizer(&gguf)? {
-        Some(tokenizer) => format!("{} tokens", tokenizer.len()),
+        Some(tokenizer) => format!("{} tokens", tokenizer.n_tokens()),
         None => "no tokenizer".to_owned(),
     };
     let traffic = Traffic::new(&gguf, &config, KvFormat::F16, KvFormat::F16);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use lapidary_engine::sample::top_logprobs;
-use lapidary_engine::tokenizer::{Detokenizer, EncodeOptions, StopMatcher, Tokenizer};
+use lapidary_engine::tokenizer::{DecodeOptions, EncodeOptions, StopMatcher, StreamDecoder, Tokenizer};
 use lapidary_engine::{DEFAULT_BATCH, Sampler, Session};
 use serde::Serialize;
 
@@ -94,7 +94,7 @@ struct Generation<'a> {
     sampler: Sampler,
     seed: u64,
     cancel: &'a AtomicBool,
-    detokenizer: Detokenizer,
+    decoder: StreamDecoder<&'a Tokenizer>,
     stops: StopMatcher,
     ids: Vec<u32>,
     text: String,
@@ -119,7 +119,7 @@ impl<'a> Generation<'a> {
             seed: config.seed,
             sampler: Sampler::new(config),
             cancel,
-            detokenizer: Detokenizer::new(),
+            decoder: StreamDecoder::new(tokenizer, DecodeOptions::default()),
             stops: StopMatcher::new(&args.stop),
             ids: Vec::new(),
             text: String::new(),
@@ -133,7 +133,7 @@ impl<'a> Generation<'a> {
     fn run(&mut self, prompt: &[u32], context: usize) -> Result<()> {
         prompt.iter().for_each(|&token| self.sampler.accept(token));
         if !self.args.json {
-            self.print(&String::from_utf8_lossy(&self.tokenizer.decode(prompt)?))?;
+            self.print(&self.tokenizer.decode(prompt, DecodeOptions::default())?)?;
         }
         let begin = Instant::now();
         let mut output = self.session.feed(prompt, self.cancel)?;
@@ -170,15 +170,15 @@ impl<'a> Generation<'a> {
 
     /// Shows a token's text; true when a stop string appeared.
     fn emit(&mut self, token: u32) -> Result<bool> {
-        let piece = self.detokenizer.push(&self.tokenizer.piece(token)?);
+        let piece = self.decoder.push(token)?;
         let found = self.stops.push(&piece);
         self.show(&found.text)?;
-        Ok(found.stopped)
+        Ok(found.stop.is_some())
     }
 
     /// Shows what was held back.
     fn flush(&mut self) -> Result<()> {
-        let tail = self.detokenizer.finish();
+        let tail = self.decoder.finish();
         let mut text = self.stops.push(&tail).text;
         text += &self.stops.finish();
         self.show(&text)

@@ -7,8 +7,9 @@ use lapidary_backend::{Backend, GroupRows, KvFormat, KvPoolSpec, RowBatch, RowVi
 
 use super::BLOCK_LEN;
 use super::allocator::Allocator;
+use super::paths::Paths;
 use super::sequence::{BlockTable, Sequence};
-use crate::batch::{Input, Parent, Row};
+use crate::batch::{Input, Row};
 use crate::error::{EngineError, Result};
 use crate::model::{CacheGroup, Config};
 
@@ -165,7 +166,13 @@ impl<B: Backend> KvCache<B> {
         for g in 0..self.groups.len() {
             batch.groups.push(self.addresses(g, rows, &paths));
         }
-        Ok(PreparedRows { batch, ends: paths.ends })
+        let mut chains = paths.ends.clone();
+        for (r, row) in rows.iter().enumerate() {
+            if !paths.is_chain(r) {
+                chains.remove(&row.sequence);
+            }
+        }
+        Ok(PreparedRows { batch, chains })
     }
 
     /// Room for every slot the rows take, in blocks that no other sequence shares.
@@ -231,6 +238,43 @@ impl<B: Backend> KvCache<B> {
         }
     }
 
+    /// Keeps the path `rows` of a draft tree that the last forward pass ran for `id`, and drops its other rows.
+    /// `rows` count the sequence's rows in that batch from 0 and ascend from the root.
+    ///
+    /// # Errors
+    /// When the device fails.
+    ///
+    /// # Panics
+    /// When the rows do not ascend or were not part of the pass.
+    pub fn accept(&mut self, id: SequenceId, rows: &[usize]) -> Result<()> {
+        assert!(rows.windows(2).all(|w| w[0] < w[1]), "a path ascends");
+        let sequence = self.sequences.get(&id).expect("a sequence of this cache");
+        let begin = sequence.length;
+        for (table, group) in sequence.tables.iter().zip(&mut self.groups) {
+            // Row i of the path never lies before slot i, so that copying in order overwrites nothing needed.
+            let moves: Vec<(u32, u32)> = rows
+                .iter()
+                .enumerate()
+                .filter(|&(i, &row)| i != row)
+                .map(|(i, &row)| (table.cell(begin + row), table.cell(begin + i)))
+                .collect();
+            self.backend.kv_copy(&mut group.pool, &moves)?;
+        }
+        let length = begin + rows.len();
+        for (table, group) in self
+            .sequences
+            .get_mut(&id)
+            .expect("a sequence of this cache")
+            .tables
+            .iter_mut()
+            .zip(&mut self.groups)
+        {
+            table.truncate(length, &mut group.allocator);
+        }
+        self.commit(&HashMap::from([(id, length)]));
+        Ok(())
+    }
+
     pub(crate) fn pool(&self, group: usize) -> &B::KvPool {
         &self.groups[group].pool
     }
@@ -245,73 +289,12 @@ fn first_visible(window: Option<usize>, position: usize) -> usize {
     window.map_or(0, |w| (position + 1).saturating_sub(w))
 }
 
-/// A batch ready for a backend, and the length each sequence has once its rows are committed.
+/// A batch ready for a backend, and the length that each sequence without branches has once it is committed.
 pub(crate) struct PreparedRows {
     pub batch: RowBatch,
-    pub ends: HashMap<SequenceId, usize>,
+    pub chains: HashMap<SequenceId, usize>,
 }
 
-/// Positions and slots of a batch's rows.
-struct Paths {
-    positions: Vec<usize>,
-    slots: Vec<usize>,
-    parents: Vec<Option<usize>>,
-    chain: Vec<bool>,
-    ends: HashMap<SequenceId, usize>,
-}
-
-impl Paths {
-    /// # Panics
-    /// When a row names a sequence that is not in the cache, or a parent that is no earlier row of its sequence.
-    fn new(rows: &[Row], length: impl Fn(SequenceId) -> Option<usize>) -> Self {
-        let n = rows.len();
-        let mut paths = Self {
-            positions: Vec::with_capacity(n),
-            slots: Vec::with_capacity(n),
-            parents: Vec::with_capacity(n),
-            chain: Vec::with_capacity(n),
-            ends: HashMap::new(),
-        };
-        let mut last: HashMap<SequenceId, usize> = HashMap::new();
-        for (r, row) in rows.iter().enumerate() {
-            let committed = length(row.sequence).expect("a row of a sequence of this cache");
-            let parent = match row.parent {
-                Parent::Previous => last.get(&row.sequence).copied(),
-                Parent::Committed => None,
-                Parent::Row(p) => {
-                    assert!(p < r && rows[p].sequence == row.sequence, "row {r} has no parent row {p}");
-                    Some(p)
-                }
-            };
-            let end = paths.ends.entry(row.sequence).or_insert(committed);
-            let slot = *end;
-            *end += 1;
-            let position = parent.map_or(committed, |p| paths.positions[p] + 1);
-            // A row whose slot is its position has all its ancestors in slots that are their positions, if its
-            // parent does.
-            let chain = slot == position && parent.is_none_or(|p| paths.chain[p]);
-            paths.positions.push(position);
-            paths.slots.push(slot);
-            paths.parents.push(parent);
-            paths.chain.push(chain);
-            last.insert(row.sequence, r);
-        }
-        paths
-    }
-
-    fn is_chain(&self, row: usize) -> bool {
-        self.chain[row]
-    }
-
-    /// Slots of the uncommitted rows from the root to `row`, itself included.
-    fn path(&self, row: usize) -> Vec<usize> {
-        let mut slots = Vec::new();
-        let mut at = Some(row);
-        while let Some(r) = at {
-            slots.push(self.slots[r]);
-            at = self.parents[r];
-        }
-        slots.reverse();
-        slots
-    }
-}
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

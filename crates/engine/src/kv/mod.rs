@@ -6,6 +6,7 @@
 
 mod allocator;
 mod cache;
+mod paths;
 mod sequence;
 
 pub use cache::{KvCache, KvCacheConfig, SequenceId};

@@ -36,7 +36,8 @@ impl Output {
 }
 
 impl<B: Backend> Model<B> {
-    /// Runs the rows of `batch` through the model and makes them part of their sequences in `cache`.
+    /// Runs the rows of `batch` through the model and makes them part of their sequences in `cache`. Of a sequence
+    /// with branches (a draft tree) nothing is kept until [`KvCache::accept`] names the path.
     ///
     /// On an error the sequences keep their lengths.
     ///
@@ -75,7 +76,7 @@ impl<B: Backend> Model<B> {
             pass.layer(i, layer, spec, cache, buffers)?;
         }
         let output = pass.head(batch, &wanted, buffers)?;
-        cache.commit(&prepared.ends);
+        cache.commit(&prepared.chains);
         Ok(output)
     }
 
