@@ -16,7 +16,7 @@ pub struct SharedBytes {
 #[derive(Clone)]
 enum Storage {
     Mapped(Arc<memmap2::Mmap>),
-    Owned(Arc<[u8]>),
+    Owned(Arc<Vec<u8>>),
     Static(&'static [u8]),
 }
 
@@ -58,7 +58,7 @@ impl SharedBytes {
 impl From<Vec<u8>> for SharedBytes {
     fn from(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
-        Self { storage: Storage::Owned(bytes.into()), range }
+        Self { storage: Storage::Owned(Arc::new(bytes)), range }
     }
 }
 

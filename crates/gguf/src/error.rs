@@ -34,6 +34,17 @@ pub enum GgufError {
         /// What may be the reason.
         hint: &'static str,
     },
+    /// A file for machines of the other byte order.
+    #[error(
+        "{file} is a big-endian GGUF file (its version reads as {version}); only little-endian files can be read: \
+         convert it again, or swap its bytes with a converter"
+    )]
+    BigEndian {
+        /// The file.
+        file: String,
+        /// The version as little-endian bytes give it.
+        version: u32,
+    },
     /// The file ends too early.
     #[error("{file} is truncated: {what} at byte {offset} needs {needed} more bytes than the file has")]
     Truncated {
@@ -74,6 +85,18 @@ pub enum GgufError {
         expected: &'static str,
         /// The type or value found.
         found: String,
+    },
+    /// Two arrays that must be equally long are not.
+    #[error("metadata key '{key}' has {len} elements, '{other}' has {expected}; they must agree")]
+    LengthMismatch {
+        /// One array's key.
+        key: String,
+        /// Its length.
+        len: usize,
+        /// The other array's key.
+        other: String,
+        /// Its length.
+        expected: usize,
     },
     /// A tensor stored in a type this engine does not read.
     #[error("tensor {tensor} is of type {ty}, which this engine does not read; known: {known}")]

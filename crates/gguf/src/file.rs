@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::bytes::SharedBytes;
 use crate::error::{GgufError, Result};
-use crate::header::Header;
+use crate::header::{Header, MAX_TENSORS};
 use crate::metadata::Metadata;
 use crate::tensor::TensorInfo;
 
@@ -21,7 +21,7 @@ pub struct Gguf {
     version: u32,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
-    index: HashMap<String, usize>,
+    index: HashMap<Arc<str>, usize>,
 }
 
 #[derive(Debug)]
@@ -49,7 +49,8 @@ impl Gguf {
         Ok(gguf)
     }
 
-    /// Reads a model from bytes; `name` stands for the file in errors.
+    /// Reads a model from bytes; `name` stands for the file in errors. Of a split model, these are the tensors of
+    /// the one part.
     ///
     /// # Errors
     /// When the bytes are no GGUF, truncated, or contradict themselves.
@@ -70,9 +71,15 @@ impl Gguf {
     fn add_part(&mut self, bytes: SharedBytes, file: &str, header: Header) -> Result<Metadata> {
         let part = self.parts.len();
         check_extents(&header, bytes.len() as u64, file)?;
+        if (self.tensors.len() + header.tensors.len()) as u64 > MAX_TENSORS {
+            let problem = format!("the parts hold more than {MAX_TENSORS} tensors");
+            return Err(GgufError::Split { file: file.into(), problem });
+        }
+        self.tensors.reserve_exact(header.tensors.len());
+        self.index.reserve(header.tensors.len());
         for mut tensor in header.tensors {
             tensor.part = part;
-            if self.index.insert(tensor.name().to_owned(), self.tensors.len()).is_some() {
+            if self.index.insert(tensor.shared_name(), self.tensors.len()).is_some() {
                 let problem = format!("tensor {} occurs twice", tensor.name());
                 return Err(GgufError::Malformed { file: file.into(), problem });
             }
@@ -110,8 +117,7 @@ impl Gguf {
                 return Err(GgufError::Split { file, problem });
             }
         }
-        let expected = self.metadata.get("split.tensors.count").and_then(|v| v.as_u64());
-        match expected {
+        match self.metadata.opt_u64("split.tensors.count")? {
             Some(n) if n != self.tensors.len() as u64 => Err(split(format!(
                 "the parts hold {} tensors, split.tensors.count says {n}",
                 self.tensors.len()
@@ -149,8 +155,12 @@ impl Gguf {
     ///
     /// # Errors
     /// When its type is not one this engine reads.
+    ///
+    /// # Panics
+    /// When the tensor belongs to another model.
     pub fn data(&self, tensor: &TensorInfo) -> Result<SharedBytes> {
-        let len = tensor.ty().map(|_| tensor.bytes())?.expect("a known type has a size");
+        let ty = tensor.ty()?;
+        let len = tensor.elements() / ty.block_len() as u64 * ty.block_bytes() as u64;
         let part = &self.parts[tensor.part];
         let start = part.data_start + tensor.offset;
         let range = start as usize..(start + len) as usize;
@@ -160,6 +170,11 @@ impl Gguf {
     /// Bytes of all files together.
     pub fn file_bytes(&self) -> u64 {
         self.parts.iter().map(|p| p.bytes.len() as u64).sum()
+    }
+
+    /// Paths of the files: one, or the parts of a split model in their order.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files().map(Path::new)
     }
 
     /// Names of the files.
@@ -181,16 +196,14 @@ fn check_extents(header: &Header, file_len: u64, file: &str) -> Result<()> {
         }
         // The size of an unknown type is unknown; its first byte must still be inside.
         let len = tensor.bytes().unwrap_or(1);
-        let end = header.data_start.checked_add(tensor.offset).and_then(|start| start.checked_add(len));
-        let end = end.ok_or_else(|| malformed(format!("tensor {} lies beyond any file", tensor.name())))?;
-        if end > file_len {
-            let (file, what) = (file.to_owned(), format!("tensor {}", tensor.name()));
-            let offset = header.data_start + tensor.offset;
-            return Err(GgufError::Truncated { file, what, offset, needed: end - file_len });
-        }
-        extents.push((tensor.offset, tensor.offset + len, i));
+        let start = header.data_start.checked_add(tensor.offset);
+        let Some((start, end)) = start.and_then(|start| Some((start, start.checked_add(len)?))) else {
+            return Err(malformed(format!("tensor {} lies beyond any file", tensor.name())));
+        };
+        extents.push((start, end, i));
     }
     extents.sort_unstable();
+    check_inside(header, &extents, file_len, file)?;
     for pair in extents.windows(2) {
         if pair[0].1 > pair[1].0 {
             let [a, b] = [pair[0].2, pair[1].2].map(|i| header.tensors[i].name());
@@ -198,6 +211,18 @@ fn check_extents(header: &Header, file_len: u64, file: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// `extents` are start, end and index of each tensor. Names the first that is cut off, counts all missing bytes.
+fn check_inside(header: &Header, extents: &[(u64, u64, usize)], file_len: u64, file: &str) -> Result<()> {
+    let needed = extents.iter().map(|&(_, end, _)| end).max().unwrap_or(0).saturating_sub(file_len);
+    match extents.iter().find(|&&(_, end, _)| end > file_len) {
+        Some(&(offset, _, i)) => {
+            let (file, what) = (file.to_owned(), format!("tensor {}", header.tensors[i].name()));
+            Err(GgufError::Truncated { file, what, offset, needed })
+        }
+        None => Ok(()),
+    }
 }
 
 fn map(path: &Path) -> Result<SharedBytes> {

@@ -2,23 +2,33 @@
 //!
 //! The format: magic `GGUF`, version (u32), tensor count and metadata count (u64), the metadata pairs, the tensor
 //! infos, padding to the alignment, tensor data. Everything is little endian. Nothing is believed before it is
-//! checked against the bytes that are really there, so memory stays within the file's size plus a constant.
+//! checked against the bytes that are really there. What is kept of an entry may be larger than its bytes in the
+//! file, therefore the number of entries is limited too: memory stays within the file's size plus a constant.
+
+use std::sync::Arc;
 
 use crate::bytes::SharedBytes;
 use crate::error::{GgufError, Result};
-use crate::metadata::{Array, Metadata, Strings, Value, ValueType};
+use crate::metadata::Metadata;
 use crate::tensor::TensorInfo;
+use crate::value::{Array, Strings, Value, ValueType};
 
+/// Metadata entries of a file. Real models have fewer than a hundred.
+const MAX_PAIRS: u64 = 16_384;
+/// Tensors of a model, all parts together. The largest real ones have a few thousand.
+pub const MAX_TENSORS: u64 = 65_536;
 /// Arrays of arrays may nest this deep.
 const MAX_NESTING: usize = 4;
+/// Arrays inside arrays, in the whole file.
+const MAX_INNER_ARRAYS: usize = 65_536;
 /// Dimensions of a tensor.
 const MAX_DIMS: usize = 4;
 /// Longest key or tensor name, in bytes.
 const MAX_NAME: u64 = 65_535;
 /// Smallest metadata pair: key length, one key byte, type, one byte of value.
 const MIN_PAIR: u64 = 8 + 1 + 4 + 1;
-/// Smallest tensor info: name length, one name byte, dimension count, one dimension, type, offset.
-const MIN_TENSOR: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+/// Smallest tensor info: name length, one name byte, dimension count, type, offset.
+const MIN_TENSOR: u64 = 8 + 1 + 4 + 4 + 8;
 
 /// The parsed header of one file.
 pub struct Header {
@@ -33,12 +43,14 @@ pub struct Header {
 impl Header {
     /// Parses the header at the start of `bytes`; `file` names it in errors.
     pub fn parse(bytes: &SharedBytes, file: &str) -> Result<Self> {
-        let mut reader = Reader { bytes, at: 0, file };
+        let mut reader = Reader { bytes, at: 0, file, inner_arrays: 0 };
         let version = reader.magic_and_version()?;
         let n_tensors = reader.u64("the tensor count")?;
         let n_pairs = reader.u64("the metadata count")?;
         reader.check_count("metadata entries", n_pairs, MIN_PAIR)?;
         reader.check_count("tensors", n_tensors, MIN_TENSOR)?;
+        reader.check_limit("metadata entries", n_pairs, MAX_PAIRS)?;
+        reader.check_limit("tensors", n_tensors, MAX_TENSORS)?;
         let metadata = reader.metadata(n_pairs)?;
         let alignment = reader.alignment(&metadata)?;
         let mut tensors = Vec::with_capacity(n_tensors as usize);
@@ -55,6 +67,8 @@ struct Reader<'a> {
     bytes: &'a SharedBytes,
     at: usize,
     file: &'a str,
+    /// Arrays inside arrays met so far.
+    inner_arrays: usize,
 }
 
 impl Reader<'_> {
@@ -96,12 +110,12 @@ impl Reader<'_> {
         if matches!(version, 2 | 3) {
             return Ok(version);
         }
-        let hint = match version.swap_bytes() {
-            1..=16 => "; the bytes look swapped: a big-endian file must be converted first",
-            _ if version == 1 => "; convert the model again with a current tool",
-            _ => "",
-        };
-        Err(GgufError::Version { file: self.file.into(), version, hint })
+        let file = self.file.into();
+        if matches!(version.swap_bytes(), 1..=16) {
+            return Err(GgufError::BigEndian { file, version });
+        }
+        let hint = if version == 1 { "; convert the model again with a current tool" } else { "" };
+        Err(GgufError::Version { file, version, hint })
     }
 
     /// Refuses a count whose smallest encoding does not fit the rest of the file.
@@ -110,6 +124,13 @@ impl Reader<'_> {
         if count > left / min_bytes {
             let problem = format!("it claims {count} {what}, more than its {left} remaining bytes can hold");
             return Err(self.malformed(problem));
+        }
+        Ok(())
+    }
+
+    fn check_limit(&self, what: &str, count: u64, limit: u64) -> Result<()> {
+        if count > limit {
+            return Err(self.malformed(format!("it claims {count} {what}, at most {limit} can be read")));
         }
         Ok(())
     }
@@ -126,13 +147,13 @@ impl Reader<'_> {
         Ok(self.bytes.slice(start..self.at).expect("a range that was just read"))
     }
 
-    fn name(&mut self, what: &str) -> Result<String> {
+    fn name(&mut self, what: &str) -> Result<Arc<str>> {
         let bytes = self.string(what, MAX_NAME)?;
         if bytes.is_empty() {
             return Err(self.malformed(format!("{what} is empty")));
         }
         match std::str::from_utf8(&bytes) {
-            Ok(name) => Ok(name.to_owned()),
+            Ok(name) => Ok(name.into()),
             Err(_) => Err(self.malformed(format!("{what} \"{}\" is not UTF-8", excerpt(&bytes)))),
         }
     }
@@ -143,7 +164,7 @@ impl Reader<'_> {
             let key = self.name(&format!("key {i} of the metadata"))?;
             let ty = self.value_type(&key)?;
             let value = self.value(&key, ty)?;
-            if !metadata.insert(key.clone(), value) {
+            if !metadata.insert(Arc::clone(&key), value) {
                 return Err(self.malformed(format!("metadata key '{key}' occurs twice")));
             }
         }
@@ -186,6 +207,11 @@ impl Reader<'_> {
                 self.check_count(&format!("arrays in '{key}'"), count, 12)?;
                 let mut arrays = Vec::new();
                 for _ in 0..count {
+                    self.inner_arrays += 1;
+                    if self.inner_arrays > MAX_INNER_ARRAYS {
+                        let problem = format!("it holds more than {MAX_INNER_ARRAYS} arrays inside arrays");
+                        return Err(self.malformed(problem));
+                    }
                     arrays.push(self.array(key, depth + 1)?);
                 }
                 Ok(Array::Nested(arrays))
@@ -219,12 +245,18 @@ impl Reader<'_> {
     fn tensor(&mut self, index: u64) -> Result<TensorInfo> {
         let name = self.name(&format!("the name of tensor {index}"))?;
         let n_dims = self.u32(&name)? as usize;
-        if !(1..=MAX_DIMS).contains(&n_dims) {
-            return Err(self.malformed(format!("tensor {name} has {n_dims} dimensions, not 1 to {MAX_DIMS}")));
+        if n_dims > MAX_DIMS {
+            return Err(self.malformed(format!(
+                "tensor {name} has {n_dims} dimensions, at most {MAX_DIMS} are allowed"
+            )));
         }
-        let mut shape = Vec::with_capacity(n_dims);
+        // A scalar may be written without dimensions; it is read as a vector of one element.
+        let mut shape = Vec::with_capacity(n_dims.max(1));
         for _ in 0..n_dims {
             shape.push(self.u64(&name)?);
+        }
+        if shape.is_empty() {
+            shape.push(1);
         }
         let type_id = self.u32(&name)?;
         let offset = self.u64(&name)?;

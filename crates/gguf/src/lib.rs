@@ -11,10 +11,12 @@ mod header;
 mod metadata;
 mod tensor;
 pub mod types;
+mod value;
 
 pub use bytes::SharedBytes;
 pub use error::{GgufError, Result};
 pub use file::Gguf;
-pub use metadata::{Array, Metadata, Strings, Value, ValueType};
+pub use metadata::Metadata;
 pub use tensor::TensorInfo;
 pub use types::GgmlType;
+pub use value::{Array, Strings, Value, ValueType};
