@@ -3,14 +3,14 @@
 //! Merging joins two neighbouring symbols over and over; hashing the joined text each time would cost its length.
 //! A polynomial hash of the joined text follows from the hashes of the halves in two multiplications instead.
 //! The polynomial is evaluated modulo a prime at a random point, so a vocabulary made to collide cannot: two
-//! different strings of length n collide with probability n / 2^61 over the choice of the point.
+//! different strings of length n collide with probability n / 2^60 over the choice of the point.
 
 use std::hash::{BuildHasher, RandomState};
 
 /// The Mersenne prime 2^61 - 1.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// `a * b` modulo [`PRIME`], up to one extra multiple of it. `a` may reach 2^63, `b` must be below 2^61.
+/// A number below 2^61 + a / (2^61 / b) that equals `a * b` modulo [`PRIME`].
 fn multiply_lazily(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64 & PRIME) + (product >> 61) as u64
@@ -53,13 +53,14 @@ impl Fingerprint {
 /// A hash function drawn at random.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fingerprinter {
+    /// Below 2^60, so that sums of products stay below 2^63 without being reduced at every step.
     point: u64,
 }
 
 impl Fingerprinter {
     pub fn new() -> Self {
         // Any point above the byte values will do; the randomness comes from the keys of the standard hasher.
-        Self { point: 256 + RandomState::new().hash_one(0_u64) % (PRIME - 256) }
+        Self { point: 256 + RandomState::new().hash_one(0_u64) % ((1 << 60) - 256) }
     }
 
     pub fn hash(&self, bytes: &[u8]) -> u64 {
