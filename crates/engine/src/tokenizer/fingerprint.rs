@@ -3,14 +3,14 @@
 //! Merging joins two neighbouring symbols over and over; hashing the joined text each time would cost its length.
 //! A polynomial hash of the joined text follows from the hashes of the halves in two multiplications instead.
 //! The polynomial is evaluated modulo a prime at a random point, so a vocabulary made to collide cannot: two
-//! different strings of length n collide with probability n / 2^61 over the choice of the point.
+//! different strings of length n collide with probability n / 2^60 over the choice of the point.
 
 use std::hash::{BuildHasher, RandomState};
 
 /// The Mersenne prime 2^61 - 1.
 const PRIME: u64 = (1 << 61) - 1;
 
-/// `a * b` modulo [`PRIME`], up to one extra multiple of it. `a` may reach 2^63, `b` must be below 2^61.
+/// A number below 2^61 + a / (2^61 / b) that equals `a * b` modulo [`PRIME`].
 fn multiply_lazily(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64 & PRIME) + (product >> 61) as u64
@@ -53,13 +53,14 @@ impl Fingerprint {
 /// A hash function drawn at random.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fingerprinter {
+    /// Below 2^60, so that sums of products stay below 2^63 without being reduced at every step.
     point: u64,
 }
 
 impl Fingerprinter {
     pub fn new() -> Self {
         // Any point above the byte values will do; the randomness comes from the keys of the standard hasher.
-        Self { point: 256 + RandomState::new().hash_one(0_u64) % (PRIME - 256) }
+        Self { point: 256 + RandomState::new().hash_one(0_u64) % ((1 << 60) - 256) }
     }
 
     pub fn hash(&self, bytes: &[u8]) -> u64 {
@@ -75,62 +76,87 @@ impl Fingerprinter {
 
 /// An open-addressing table from hashes to indices; the strings themselves stay with the caller.
 ///
-/// A slot holds the upper half of the scrambled hash above the index plus one; zero is an empty slot.
+/// An entry holds 32 bits of the scrambled hash, its tag, above the index plus one; zero is an empty slot. The upper
+/// bits of the tag tell the slot, so entries in ascending order go to slots in ascending order.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Box<[u64]>,
 }
 
 impl Table {
-    /// An empty table for up to `n` entries; at least half of its slots stay empty.
-    pub fn with_capacity(n: usize) -> Self {
-        Self { slots: vec![0; (2 * n).next_power_of_two()].into_boxed_slice() }
-    }
-
-    /// Adds `index` under `hash`, unless `is_same` accepts an index already there, which is then returned.
-    pub fn insert(&mut self, hash: u64, index: u32, is_same: impl Fn(u32) -> bool) -> Option<u32> {
-        match self.find(hash, is_same) {
-            Ok(existing) => Some(existing),
-            Err(empty) => {
-                self.slots[empty] = u64::from(tag(scramble(hash))) << 32 | (u64::from(index) + 1);
-                None
+    /// A table of indices with their hashes; at least half of its slots stay empty.
+    ///
+    /// Of several indices for which `is_same` holds, only the first is kept.
+    pub fn new(
+        hashed: impl ExactSizeIterator<Item = (u32, u64)>,
+        is_same: impl Fn(u32, u32) -> bool,
+    ) -> Self {
+        let n_slots = (2 * hashed.len()).next_power_of_two().max(2);
+        let mut table = Self { slots: vec![0; n_slots].into_boxed_slice() };
+        let entries = hashed.map(|(index, hash)| u64::from(tag_of(hash)) << 32 | (u64::from(index) + 1));
+        for entry in roughly_sorted(entries.collect()) {
+            if let Err(empty) = table.find(tag_in(entry), |other| is_same(other, index_in(entry))) {
+                table.slots[empty] = entry;
             }
         }
+        table
     }
 
-    /// The index under `hash` that `is_same` accepts.
-    pub fn get(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> Option<u32> {
-        self.find(hash, is_same).ok()
+    /// The index under `hash` that `is_match` accepts.
+    pub fn get(&self, hash: u64, is_match: impl Fn(u32) -> bool) -> Option<u32> {
+        self.find(tag_of(hash), is_match).ok()
     }
 
     /// The index that matches, or else the slot where it would have to be put.
-    fn find(&self, hash: u64, is_same: impl Fn(u32) -> bool) -> Result<u32, usize> {
-        let scrambled = scramble(hash);
+    fn find(&self, tag: u32, is_match: impl Fn(u32) -> bool) -> Result<u32, usize> {
         let mask = self.slots.len() - 1;
-        let mut at = scrambled as usize & mask;
+        let mut at = (u64::from(tag) * self.slots.len() as u64 >> 32) as usize;
         loop {
-            let slot = self.slots[at];
-            if slot == 0 {
+            let entry = self.slots[at];
+            if entry == 0 {
                 return Err(at);
             }
-            let index = (slot as u32).wrapping_sub(1);
-            if (slot >> 32) as u32 == tag(scrambled) && is_same(index) {
-                return Ok(index);
+            if tag_in(entry) == tag && is_match(index_in(entry)) {
+                return Ok(index_in(entry));
             }
             at = (at + 1) & mask;
         }
     }
 }
 
-fn tag(scrambled: u64) -> u32 {
-    (scrambled >> 32) as u32
+fn tag_in(entry: u64) -> u32 {
+    (entry >> 32) as u32
 }
 
-/// Spreads the hashes of short strings, which are small numbers, over all 64 bits.
-fn scramble(hash: u64) -> u64 {
+fn index_in(entry: u64) -> u32 {
+    (entry as u32).wrapping_sub(1)
+}
+
+/// Spreads a hash, which is a small number for a short string, over 32 bits.
+fn tag_of(hash: u64) -> u32 {
     const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     let product = u128::from(hash ^ GOLDEN_RATIO) * u128::from(GOLDEN_RATIO);
-    product as u64 ^ (product >> 64) as u64
+    ((product as u64 ^ (product >> 64) as u64) >> 32) as u32
+}
+
+/// Sorts by the highest byte and leaves the order otherwise alone.
+///
+/// Entries in this order fill a table region by region. In any other order nearly each one would wait for memory.
+fn roughly_sorted(entries: Vec<u64>) -> Vec<u64> {
+    let group = |entry: u64| (entry >> 56) as usize;
+    let mut next = [0; 257];
+    for &entry in &entries {
+        next[group(entry) + 1] += 1;
+    }
+    for i in 1..next.len() {
+        next[i] += next[i - 1];
+    }
+    let mut sorted = vec![0; entries.len()];
+    for entry in entries {
+        sorted[next[group(entry)]] = entry;
+        next[group(entry)] += 1;
+    }
+    sorted
 }
 
 #[cfg(test)]
@@ -148,19 +174,18 @@ mod tests {
         }
 
         #[test]
-        fn table_finds_what_was_put_in(strings: Vec<Vec<u8>>) {
+        fn table_finds_the_first_of_equal_strings(strings in proptest::collection::vec("[ab]{0,4}|[a-z]{9}", 0..300)) {
             let hasher = Fingerprinter::new();
-            let mut table = Table::with_capacity(strings.len());
-            for (i, string) in strings.iter().enumerate() {
-                let first = strings.iter().position(|s| s == string).unwrap();
-                let existing = table.insert(hasher.hash(string), i as u32, |j| strings[j as usize] == *string);
-                prop_assert_eq!(existing, (first < i).then_some(first as u32));
-            }
+            let hashed = strings.iter().enumerate().map(|(i, string)| (i as u32, hasher.hash(string.as_bytes())));
+            let table = Table::new(hashed, |i, j| strings[i as usize] == strings[j as usize]);
             for string in &strings {
                 let first = strings.iter().position(|s| s == string).unwrap();
-                let found = table.get(hasher.hash(string), |j| strings[j as usize] == *string);
+                let found = table.get(hasher.hash(string.as_bytes()), |j| strings[j as usize] == *string);
                 prop_assert_eq!(found, Some(first as u32));
             }
+            prop_assert_eq!(table.slots.iter().filter(|&&slot| slot != 0).count(), {
+                strings.iter().collect::<std::collections::HashSet<_>>().len()
+            });
         }
     }
 
@@ -174,6 +199,6 @@ mod tests {
 
     #[test]
     fn empty_table_finds_nothing() {
-        assert_eq!(Table::with_capacity(0).get(7, |_| true), None);
+        assert_eq!(Table::new(std::iter::empty(), |_, _| false).get(7, |_| true), None);
     }
 }

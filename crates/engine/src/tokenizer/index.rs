@@ -26,13 +26,12 @@ pub(super) fn is_plain(model: VocabModel, ty: TokenType) -> bool {
 
 impl TokenIndex {
     pub fn new(hasher: Fingerprinter, vocab: &Vocab) -> Self {
-        let tokens = &vocab.tokens;
-        let mut table = Table::with_capacity(tokens.len());
-        for (id, (text, &ty)) in tokens.iter().zip(&vocab.types).enumerate() {
-            if !text.is_empty() && is_plain(vocab.model, ty) {
-                table.insert(hasher.hash(text), id as u32, |other| tokens.get(other as usize) == text);
-            }
-        }
+        let text = |id: u32| vocab.tokens.get(id as usize);
+        let is_findable =
+            |id: &u32| !text(*id).is_empty() && is_plain(vocab.model, vocab.types[*id as usize]);
+        let ids: Vec<u32> = (0..vocab.tokens.len() as u32).filter(is_findable).collect();
+        let hashed = ids.into_iter().map(|id| (id, hasher.hash(text(id))));
+        let table = Table::new(hashed, |id, other| text(id) == text(other));
         Self { hasher, table }
     }
 
@@ -63,13 +62,12 @@ pub(super) struct MergeIndex {
 impl MergeIndex {
     /// Indexes every merge under the hash of its whole line, the separating space included.
     pub fn new(hasher: Fingerprinter, merges: &Pieces) -> Result<Self, TokenizerError> {
-        let mut table = Table::with_capacity(merges.len());
-        for (rank, line) in merges.iter().enumerate() {
-            if split_merge(line).is_none() {
-                return Err(TokenizerError::BadMerge { rank, text: shorten(line) });
-            }
-            table.insert(hasher.hash(line), rank as u32, |other| merges.get(other as usize) == line);
+        let line = |rank: u32| merges.get(rank as usize);
+        if let Some(rank) = merges.iter().position(|line| split_merge(line).is_none()) {
+            return Err(TokenizerError::BadMerge { rank, text: shorten(merges.get(rank)) });
         }
+        let hashed = (0..merges.len() as u32).map(|rank| (rank, hasher.hash(line(rank))));
+        let table = Table::new(hashed, |rank, other| line(rank) == line(other));
         Ok(Self { table, separator: hasher.of(b" ") })
     }
 

@@ -8,15 +8,18 @@ use std::collections::BinaryHeap;
 
 use super::fingerprint::{Fingerprint, Fingerprinter};
 
+/// No symbol, and the rank of no pair.
 const NONE: u32 = u32::MAX;
 
 /// A run of the text that is one unit so far. `len` is zero once it has been joined to its left neighbour.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Symbol {
+struct Symbol {
     start: u32,
     len: u32,
     previous: u32,
     next: u32,
+    /// Rank of joining this symbol with the next one.
+    rank: u32,
     fingerprint: Fingerprint,
 }
 
@@ -27,15 +30,9 @@ pub(super) struct Part<'a> {
     pub fingerprint: Fingerprint,
 }
 
-/// A pair of neighbours as they were when it was put on the heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Candidate {
-    rank: u32,
-    left: u32,
-    right: u32,
-    /// Length of the joined text: differs once one of the two has grown.
-    len: u32,
-}
+/// A symbol that could be joined with the next one: the rank above the symbol's place, so that one comparison orders
+/// by both. It is out of date when the symbol has another rank by now.
+type Candidate = u64;
 
 /// Working memory of merging, to be used again for the next text.
 #[derive(Default)]
@@ -46,7 +43,8 @@ pub(super) struct Merger {
 
 impl Merger {
     /// Splits `text` into characters of the lengths that `char_len` tells, then joins neighbours: those for which
-    /// `rank` is lowest first, and of equal ones the leftmost. `rank` tells `None` for pairs that are not joined.
+    /// `rank` is lowest first, and of equal ones the leftmost. `rank` tells `None` for pairs that are not joined,
+    /// and never `u32::MAX`.
     ///
     /// Returns the symbols that are left, in order. `text` must be shorter than 2^32 - 1 bytes.
     pub fn merge<'a>(
@@ -59,11 +57,11 @@ impl Merger {
         self.split(text, hasher, char_len);
         self.collect_candidates(text, &rank);
         while let Some(Reverse(candidate)) = self.heap.pop() {
-            if self.is_current(candidate) {
-                self.join(candidate);
-                let left = self.symbols[candidate.left as usize];
-                self.push(text, left.previous, candidate.left, &rank);
-                self.push(text, candidate.left, left.next, &rank);
+            let (rank_then, at) = ((candidate >> 32) as u32, candidate as u32);
+            if self.symbols[at as usize].rank == rank_then {
+                self.join_next(at);
+                self.update(text, self.symbols[at as usize].previous, &rank);
+                self.update(text, at, &rank);
             }
         }
         self.symbols.iter().filter(|symbol| symbol.len > 0).map(|symbol| symbol.part(text))
@@ -79,8 +77,10 @@ impl Merger {
             self.symbols.push(Symbol {
                 start: start as u32,
                 len: len as u32,
+                // The first one has none before it: minus one is `NONE`.
                 previous: at.wrapping_sub(1),
                 next: at + 1,
+                rank: NONE,
                 fingerprint: hasher.of(&text[start..start + len]),
             });
             start += len;
@@ -94,46 +94,37 @@ impl Merger {
     fn collect_candidates(&mut self, text: &[u8], rank: &impl Fn(Part, Part) -> Option<u32>) {
         let mut candidates = std::mem::take(&mut self.heap).into_vec();
         candidates.clear();
-        let pairs = 1..self.symbols.len() as u32;
         candidates
-            .extend(pairs.filter_map(|right| self.candidate(text, right - 1, right, rank)).map(Reverse));
+            .extend((0..self.symbols.len() as u32).filter_map(|at| self.rank(text, at, rank)).map(Reverse));
         self.heap = candidates.into();
     }
 
-    fn candidate(
-        &self,
-        text: &[u8],
-        left: u32,
-        right: u32,
-        rank: &impl Fn(Part, Part) -> Option<u32>,
-    ) -> Option<Candidate> {
-        let (l, r) = (&self.symbols[left as usize], &self.symbols[right as usize]);
-        let rank = rank(l.part(text), r.part(text))?;
-        Some(Candidate { rank, left, right, len: l.len + r.len })
-    }
-
-    fn push(&mut self, text: &[u8], left: u32, right: u32, rank: &impl Fn(Part, Part) -> Option<u32>) {
-        if left != NONE && right != NONE {
-            self.heap.extend(self.candidate(text, left, right, rank).map(Reverse));
+    /// Ranks the pair of symbol `at` and the next one, anew after one of them has changed.
+    fn update(&mut self, text: &[u8], at: u32, rank: &impl Fn(Part, Part) -> Option<u32>) {
+        if at != NONE {
+            let candidate = self.rank(text, at, rank);
+            self.heap.extend(candidate.map(Reverse));
         }
     }
 
-    /// Whether neither half has been joined to something else since.
-    fn is_current(&self, candidate: Candidate) -> bool {
-        let left = self.symbols[candidate.left as usize].len;
-        let right = self.symbols[candidate.right as usize].len;
-        left > 0 && right > 0 && left + right == candidate.len
+    fn rank(&mut self, text: &[u8], at: u32, rank: &impl Fn(Part, Part) -> Option<u32>) -> Option<Candidate> {
+        let left = &self.symbols[at as usize];
+        let right = self.symbols.get(left.next as usize);
+        let rank = right.and_then(|right| rank(left.part(text), right.part(text)));
+        self.symbols[at as usize].rank = rank.unwrap_or(NONE);
+        rank.map(|rank| u64::from(rank) << 32 | u64::from(at))
     }
 
-    fn join(&mut self, Candidate { left, right, .. }: Candidate) {
-        let gone = self.symbols[right as usize];
-        self.symbols[right as usize].len = 0;
-        let grown = &mut self.symbols[left as usize];
+    fn join_next(&mut self, at: u32) {
+        let next = self.symbols[at as usize].next;
+        let gone = self.symbols[next as usize];
+        self.symbols[next as usize] = Symbol { len: 0, rank: NONE, ..gone };
+        let grown = &mut self.symbols[at as usize];
         grown.len += gone.len;
         grown.next = gone.next;
         grown.fingerprint = grown.fingerprint.join(gone.fingerprint);
-        if gone.next != NONE {
-            self.symbols[gone.next as usize].previous = left;
+        if let Some(after) = self.symbols.get_mut(gone.next as usize) {
+            after.previous = at;
         }
     }
 }
