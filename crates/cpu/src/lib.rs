@@ -1,2 +1,3 @@
 //! CPU backend.
+pub mod linear;
 pub mod pool;

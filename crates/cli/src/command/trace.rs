@@ -112,7 +112,7 @@ impl Recorded {
             Self::Floats(cols, values) => (Dtype::F32, *cols, values.len(), bytemuck::cast_slice(values)),
             Self::Ids(cols, values) => (Dtype::I64, *cols, values.len(), bytemuck::cast_slice(values)),
         };
-        Ok(TensorView::new(dtype, vec![len / cols.max(&1).to_owned(), cols.to_owned()], data)?)
+        Ok(TensorView::new(dtype, vec![len / cols.max(1), cols], data)?)
     }
 }
 
