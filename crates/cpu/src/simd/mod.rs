@@ -51,6 +51,8 @@ pub(crate) trait Simd: Copy {
     fn abs(self, a: Self::F) -> Self::F;
     /// The sum of the lanes, folded in halves: lane `i` plus lane `i + 8`, then `i + 4`, `i + 2`, `i + 1`.
     fn sum(self, v: Self::F) -> f32;
+    /// The greatest lane by [`max`](Simd::max), folded as [`sum`](Simd::sum).
+    fn max_lane(self, v: Self::F) -> f32;
     /// [`sum`](Simd::sum) of four vectors.
     fn sum4(self, v: [Self::F; 4]) -> [f32; 4];
     /// [`sum`](Simd::sum) of sixteen vectors: `[i][j]` is that of `v[i][j]`.

@@ -120,6 +120,18 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn max_lane(self, mut v: Chunk) -> f32 {
+        let mut width = LANES / 2;
+        while width > 0 {
+            for i in 0..width {
+                v[i] = if v[i] > v[i + width] { v[i] } else { v[i + width] };
+            }
+            width /= 2;
+        }
+        v[0]
+    }
+
+    #[inline(always)]
     fn sum4(self, v: [Chunk; 4]) -> [f32; 4] {
         v.map(|v| self.sum(v))
     }

@@ -109,6 +109,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn max_lane(self, v: Pair) -> f32 {
+        unsafe { max8(_mm256_max_ps(v.0, v.1)) }
+    }
+
+    #[inline(always)]
     fn sum4(self, v: [Pair; 4]) -> [f32; 4] {
         unsafe {
             let [a, b] = [fold_pairs(v[0], v[1]), fold_pairs(v[2], v[3])];
@@ -149,6 +154,15 @@ unsafe fn fold8(v: __m256) -> f32 {
         let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
         let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
         _mm_cvtss_f32(_mm_add_ss(v, _mm_shuffle_ps::<1>(v, v)))
+    }
+}
+
+#[inline(always)]
+unsafe fn max8(v: __m256) -> f32 {
+    unsafe {
+        let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_max_ss(v, _mm_shuffle_ps::<1>(v, v)))
     }
 }
 
@@ -210,6 +224,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn sum(self, v: __m512) -> f32 {
         unsafe { fold8(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v))) }
+    }
+
+    #[inline(always)]
+    fn max_lane(self, v: __m512) -> f32 {
+        unsafe { max8(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v))) }
     }
 
     #[inline(always)]
