@@ -2,6 +2,8 @@
 
 use lapidary_backend::{MatrixData, Result};
 
+use crate::linear::WeightMatrix;
+
 /// A weight matrix, or a stack of them, read from its stored bytes.
 #[derive(Clone, Debug)]
 pub struct CpuMatrix {
@@ -27,9 +29,11 @@ impl CpuMatrix {
         &self.data.bytes[row * self.row_bytes..][..self.row_bytes]
     }
 
-    /// The bytes of the `index`-th matrix of the stack.
-    pub(crate) fn matrix_bytes(&self, index: usize) -> &[u8] {
-        let len = self.data.rows * self.row_bytes;
-        &self.data.bytes[index * len..][..len]
+    /// The `index`-th matrix of the stack.
+    pub(crate) fn weights(&self, index: usize) -> WeightMatrix<'_> {
+        let MatrixData { ty, rows, cols, .. } = self.data;
+        let len = rows * self.row_bytes;
+        let bytes = &self.data.bytes[index * len..][..len];
+        WeightMatrix::new(ty, rows, cols, bytes).expect("the sizes were checked when the matrix was made")
     }
 }

@@ -21,13 +21,13 @@ use std::sync::{Mutex, PoisonError};
 use half::f16;
 use lapidary_backend::{Attention, GroupRows, KvFormat};
 
-use crate::isa::Isa;
+use crate::linear::isa::Isa;
 use crate::kv::CpuKvPool;
 use crate::parallel::Disjoint;
 use crate::pool::Pool;
 use crate::simd::{Chunk, LANES};
 
-use plan::{Plan, RowTile};
+use plan::Plan;
 use span::{Item, Scratch, Sink};
 
 /// Positions of a tile: the step of the online softmax.

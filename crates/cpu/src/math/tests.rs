@@ -1,5 +1,5 @@
 use super::*;
-use crate::isa::Isa;
+use crate::linear::isa::Isa;
 use crate::simd::{Chunk, Kernel};
 
 #[derive(Clone, Copy)]

@@ -11,7 +11,7 @@ mod x86;
 
 use half::f16;
 
-use crate::isa::{Isa, Level};
+use crate::linear::isa::{Isa, Level};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;
