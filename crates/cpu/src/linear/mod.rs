@@ -26,7 +26,7 @@ mod activations;
 mod aligned;
 mod float;
 mod format;
-mod isa;
+pub(crate) mod isa;
 mod job;
 mod portable;
 mod schedule;
