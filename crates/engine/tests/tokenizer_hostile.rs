@@ -199,6 +199,19 @@ fn merges_to_what_is_no_token_end_in_single_bytes() {
     assert!(!tokenizer.encode("<bos>", EncodeOptions { add_bos: false, ..PLAIN }).contains(&1));
 }
 
+#[test]
+fn suppressed_tokens_are_those_that_exist() {
+    let key = "tokenizer.ggml.suppress_tokens";
+    assert_eq!(load(&sound("gemma4")).unwrap().suppressed(), []);
+    let mut entries = sound("gemma4");
+    entries.push((key, numbers(&[4, 2, i32::MAX, -1, 5, 2])));
+    assert_eq!(load(&entries).unwrap().suppressed(), [2, 4]);
+    assert_eq!(
+        error("gemma4", key, Some(floats(&[1.0]))),
+        "reading the tokenizer: tokenizer.ggml.suppress_tokens should be an array of integers"
+    );
+}
+
 fn plain_vocab<T: AsRef<[u8]>>(model: VocabModel, pieces: &[T], merges: &[String]) -> Vocab {
     let unknown: &[u8] = b"<unk>";
     let tokens = || std::iter::once(unknown).chain(pieces.iter().map(|piece| piece.as_ref()));
@@ -212,6 +225,7 @@ fn plain_vocab<T: AsRef<[u8]>>(model: VocabModel, pieces: &[T], merges: &[String
         merges: merges.iter().collect(),
         special: SpecialIds::default(),
         add_bos: false,
+        suppressed: Vec::new(),
     }
 }
 

@@ -38,6 +38,7 @@ fn vocab(model: VocabModel, pieces: &[(String, f32)], merges: &[String]) -> Voca
         merges: merges.iter().collect(),
         special: SpecialIds { bos: Some(256), eos: Some(257), ..SpecialIds::default() },
         add_bos: true,
+        suppressed: Vec::new(),
     }
 }
 
