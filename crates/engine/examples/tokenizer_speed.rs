@@ -2,6 +2,7 @@
 //!
 //! Each figure is the median and the best of several runs; the first load, with cold memory, is shown apart.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use lapidary_engine::tokenizer::{EncodeOptions, Tokenizer};
@@ -17,11 +18,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokenizer = load(&model)?;
     println!("{} tokens, {} merges", tokenizer.n_tokens(), tokenizer.vocab().merges.len());
     println!("{:28} {:8.1} ms", "first load", milliseconds(start.elapsed()));
-    report("open the file", time(|| Gguf::open(&model).map(drop))?);
-    report("open and index", time(|| load(&model).map(drop))?);
+    report("open the file", time(|| Gguf::open(&model))?);
+    report("open and index", time(|| load(&model))?);
     for (name, text) in texts(arguments.next())? {
         let n_tokens = tokenizer.encode(&text, OPTIONS).len();
-        let runs = time(|| Ok::<_, String>(drop(tokenizer.encode(&text, OPTIONS))))?;
+        let runs = time(|| Ok::<_, String>(tokenizer.encode(&text, OPTIONS)))?;
         let rate = text.len() as f64 / runs[RUNS / 2].as_secs_f64() / 1e6;
         report(&name, runs);
         println!("{:28} {n_tokens} tokens, {rate:.1} MB/s", "");
@@ -50,11 +51,11 @@ fn texts(path: Option<String>) -> std::io::Result<Vec<(String, Vec<u8>)>> {
 }
 
 /// How long `work` takes, in ascending order.
-fn time<E>(work: impl Fn() -> Result<(), E>) -> Result<Vec<Duration>, E> {
+fn time<T, E>(work: impl Fn() -> Result<T, E>) -> Result<Vec<Duration>, E> {
     let mut runs = Vec::new();
     for _ in 0..RUNS {
         let start = Instant::now();
-        work()?;
+        black_box(work()?);
         runs.push(start.elapsed());
     }
     runs.sort();

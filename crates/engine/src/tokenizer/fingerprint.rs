@@ -110,7 +110,7 @@ impl Table {
     /// The index that matches, or else the slot where it would have to be put.
     fn find(&self, tag: u32, is_match: impl Fn(u32) -> bool) -> Result<u32, usize> {
         let mask = self.slots.len() - 1;
-        let mut at = (u64::from(tag) * self.slots.len() as u64 >> 32) as usize;
+        let mut at = ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize;
         loop {
             let entry = self.slots[at];
             if entry == 0 {

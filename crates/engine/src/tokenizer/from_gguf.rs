@@ -11,6 +11,7 @@ const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
+const SUPPRESS: &str = "tokenizer.ggml.suppress_tokens";
 const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 
 impl Vocab {
@@ -38,6 +39,7 @@ impl Vocab {
             special: read_special_ids(metadata)?,
             // Files converted early state `false` for Gemma 4, whose prompts need the token all the same.
             add_bos: stated_add_bos || model == VocabModel::Gemma4,
+            suppressed: read_suppressed(metadata)?,
         })
     }
 }
@@ -65,6 +67,14 @@ fn read_types(array: &Array) -> Result<Vec<TokenType>, TokenizerError> {
         return numbers.map(i64::from).enumerate().map(parse).collect();
     }
     array.to_i64s().ok_or_else(wrong_type)?.into_iter().enumerate().map(parse).collect()
+}
+
+/// Ids that no token can have are left out: nothing samples them.
+fn read_suppressed(metadata: &Metadata) -> Result<Vec<u32>, TokenizerError> {
+    let Some(array) = metadata.opt_array(SUPPRESS)? else { return Ok(Vec::new()) };
+    let expected = "an array of integers";
+    let ids = array.to_i64s().ok_or(TokenizerError::WrongType { key: SUPPRESS, expected })?;
+    Ok(ids.into_iter().filter_map(|id| u32::try_from(id).ok()).collect())
 }
 
 fn read_special_ids(metadata: &Metadata) -> Result<SpecialIds, TokenizerError> {

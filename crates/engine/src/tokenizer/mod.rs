@@ -68,8 +68,11 @@ impl Tokenizer {
     ///
     /// # Errors
     /// When its lists contradict each other, or it lacks tokens that some text would need.
-    pub fn new(vocab: Vocab) -> Result<Self, TokenizerError> {
+    pub fn new(mut vocab: Vocab) -> Result<Self, TokenizerError> {
         vocab.check()?;
+        vocab.suppressed.retain(|&id| (id as usize) < vocab.tokens.len());
+        vocab.suppressed.sort_unstable();
+        vocab.suppressed.dedup();
         let hasher = Fingerprinter::new();
         let (index, merges) = build_indexes(hasher, &vocab)?;
         let mut special_types = vec![TokenType::Control, TokenType::Unknown, TokenType::UserDefined];
@@ -131,6 +134,12 @@ impl Tokenizer {
     /// Whether token `id` ends the generation of a text.
     pub fn is_end_of_generation(&self, id: u32) -> bool {
         self.end_of_generation.binary_search(&id).is_ok()
+    }
+
+    /// The tokens that must never be sampled, in ascending order; those outside the vocabulary are left out.
+    /// From `tokenizer.ggml.suppress_tokens`, which few files have.
+    pub fn suppressed(&self) -> &[u32] {
+        &self.vocab.suppressed
     }
 
     fn find_end_of_generation(&self) -> Vec<u32> {

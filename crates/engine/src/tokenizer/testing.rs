@@ -16,5 +16,6 @@ pub(super) fn vocab<'a>(
         merges: merges.iter().collect(),
         special: SpecialIds::default(),
         add_bos: true,
+        suppressed: Vec::new(),
     }
 }

@@ -64,6 +64,8 @@ pub struct Vocab {
     pub special: SpecialIds,
     /// Whether prompts usually begin with [`SpecialIds::bos`].
     pub add_bos: bool,
+    /// Tokens that must never be sampled, such as those for images in a model that writes text only.
+    pub suppressed: Vec<u32>,
 }
 
 /// The ids that metadata names.

@@ -1,5 +1,7 @@
 //! Files that tests use when they are there.
 
+#![allow(dead_code, reason = "each test program uses some of it")]
+
 use std::env;
 use std::io::Write;
 use std::path::{Path, PathBuf};
