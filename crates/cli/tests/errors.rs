@@ -62,7 +62,11 @@ fn a_directory() {
 fn a_text_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, "story.gguf", b"Once upon a time\n");
-    assert_fails(&["generate", "-m", path.to_str().unwrap(), "-p", "x"], 1, &["not a GGUF file", "Once upon"]);
+    assert_fails(
+        &["generate", "-m", path.to_str().unwrap(), "-p", "x"],
+        1,
+        &["not a GGUF file", "Once upon"],
+    );
 }
 
 #[test]

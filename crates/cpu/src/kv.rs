@@ -105,7 +105,13 @@ impl CpuKvPool {
 
     /// All vectors of `part` of one layer's head in one block, `block_len` times the padded head.
     #[inline]
-    pub(crate) fn vectors<T: Stored>(&self, part: Part, layer: usize, head: usize, block: usize) -> &[[T; LANES]] {
+    pub(crate) fn vectors<T: Stored>(
+        &self,
+        part: Part,
+        layer: usize,
+        head: usize,
+        block: usize,
+    ) -> &[[T; LANES]] {
         let elements: &[T] = self.blocks[block].get();
         let begin = self.part_offset(part, layer, head) / size_of::<T>();
         let len = self.spec.block_len * self.padded_dim();

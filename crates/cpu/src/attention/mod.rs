@@ -21,8 +21,8 @@ use std::sync::{Mutex, PoisonError};
 use half::f16;
 use lapidary_backend::{Attention, GroupRows, KvFormat};
 
-use crate::linear::isa::Isa;
 use crate::kv::CpuKvPool;
+use crate::linear::isa::Isa;
 use crate::parallel::Disjoint;
 use crate::pool::Pool;
 use crate::simd::{Chunk, LANES};

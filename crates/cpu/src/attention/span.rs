@@ -221,7 +221,8 @@ impl Work<'_> {
         let queries = rows.start * self.heads..rows.end * self.heads;
         let row = self.tile.first + rows.start;
         let widen = queries.len() >= WIDEN_FROM;
-        let Scratch { queries: query, weights, softmax, acc, keys: wide_keys, values: wide_values, .. } = scratch;
+        let Scratch { queries: query, weights, softmax, acc, keys: wide_keys, values: wide_values, .. } =
+            scratch;
         let query = &query[queries.start * n..queries.end * n];
         let weights = &mut weights[queries.clone()];
         let softmax = &mut softmax[queries.clone()];
@@ -239,7 +240,13 @@ impl Work<'_> {
         for q in 0..queries.len() {
             let seen = self.seen(rows.start + q / self.heads, &any);
             let seen = seen.start - any.start + at..seen.end - any.start + at;
-            softmax[q].update(s, &mut weights[q], seen, self.job.attention.scale, &mut acc[q * n..(q + 1) * n]);
+            softmax[q].update(
+                s,
+                &mut weights[q],
+                seen,
+                self.job.attention.scale,
+                &mut acc[q * n..(q + 1) * n],
+            );
         }
 
         let values = &mut [[].as_slice(); TILE];
@@ -306,7 +313,8 @@ impl Work<'_> {
         for q in 0..self.n_queries() {
             let (row, head) = self.row_and_head(q);
             // SAFETY: this item alone writes these heads of these rows.
-            let out = unsafe { out.range(self.job.output_offset(row, head), self.job.attention.layout.head_dim) };
+            let out =
+                unsafe { out.range(self.job.output_offset(row, head), self.job.attention.layout.head_dim) };
             scratch.totals[q].finish(s, &scratch.total_acc[q * self.n..(q + 1) * self.n], out);
         }
     }
@@ -378,7 +386,8 @@ impl Ranges<'_> {
     #[inline(always)]
     fn mix<S: Simd, V: Stored>(&self, s: S, weights: &[Weights], values: &Vectors<V>, acc: &mut [Chunk]) {
         let n = self.work.n;
-        let vectors = |positions: &Range<usize>| positions.start - self.any.start..positions.end - self.any.start;
+        let vectors =
+            |positions: &Range<usize>| positions.start - self.any.start..positions.end - self.any.start;
         let at = |position: usize| position % TILE;
         if self.all == self.any {
             return mix(s, n, weights, at(self.any.start), values, acc);
@@ -392,7 +401,14 @@ impl Ranges<'_> {
         for q in 0..weights.len() {
             let after = self.all.end..self.seen(q).end;
             let (weights, acc) = (&weights[q..q + 1], &mut acc[q * n..(q + 1) * n]);
-            mix(s, n, weights, after.start - self.any.start + at(self.any.start), &values[vectors(&after)], acc);
+            mix(
+                s,
+                n,
+                weights,
+                after.start - self.any.start + at(self.any.start),
+                &values[vectors(&after)],
+                acc,
+            );
         }
     }
 
