@@ -34,11 +34,6 @@ impl AlignedBytes {
         Ok(Self { words, start, len })
     }
 
-    /// Its length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// The memory as elements of `T`.
     #[inline]
     pub(crate) fn get<T: Pod>(&self) -> &[T] {

@@ -73,7 +73,10 @@ pub fn expert_linear<B: Backend>(backend: &B, tolerance: &Tolerance) {
                 let cols = 256;
                 let matrices: Vec<MatrixData> = types
                     .iter()
-                    .map(|&ty| random.matrix(ty, n_experts, 9 + random.below(30), cols))
+                    .map(|&ty| {
+                        let rows = 9 + random.below(30);
+                        random.matrix(ty, n_experts, rows, cols)
+                    })
                     .collect();
                 let scores = random.normals(rows * n_experts);
                 let n_inputs = if input == ExpertInput::PerRow { rows } else { rows * top_k };

@@ -21,8 +21,13 @@ pub fn linear<B: Backend>(backend: &B, tolerance: &Tolerance) {
     ];
     for types in types {
         for n_rows in [1, 2, 7, 33] {
-            let matrices: Vec<MatrixData> =
-                types.iter().map(|&ty| random.matrix(ty, 1, 1 + random.below(70), 512)).collect();
+            let matrices: Vec<MatrixData> = types
+                .iter()
+                .map(|&ty| {
+                    let rows = 1 + random.below(70);
+                    random.matrix(ty, 1, rows, 512)
+                })
+                .collect();
             let x = random.activations(n_rows * 512);
             let gap = random.below(3);
             check(backend, tolerance, &matrices, &x, n_rows, gap);
