@@ -9,6 +9,7 @@
 //! All activations are row-major `f32`. An operation that works on columns of a wider buffer takes a
 //! [`Columns`] view. Operations are enqueued in call order: a backend may run them at once or record them.
 
+pub mod conformance;
 pub mod error;
 pub mod kv;
 pub mod ops;

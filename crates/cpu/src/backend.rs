@@ -363,13 +363,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn combine(
-        &self,
-        y: &CpuBuffer,
-        routing: &CpuRouting,
-        cols: usize,
-        out: &mut CpuBuffer,
-    ) -> Result<()> {
+    fn combine(&self, y: &CpuBuffer, routing: &CpuRouting, cols: usize, out: &mut CpuBuffer) -> Result<()> {
         let (weights, top_k) = (&routing.choices.weights, routing.top_k.max(1));
         let n_rows = weights.len() / top_k;
         for_rows(&self.pool, out, (n_rows, cols), top_k * cols, |first, out| {

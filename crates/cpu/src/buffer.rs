@@ -24,18 +24,14 @@ impl AlignedBytes {
     /// # Errors
     /// [`BackendError::OutOfMemory`] naming `what`.
     pub(crate) fn new(len: usize, what: &str) -> Result<Self, BackendError> {
-        let out_of_memory = || BackendError::OutOfMemory { device: "cpu".into(), what: what.into(), needed: len };
+        let out_of_memory =
+            || BackendError::OutOfMemory { device: "cpu".into(), what: what.into(), needed: len };
         let n_words = len.checked_add(LINE).ok_or_else(out_of_memory)? / 8 + 1;
         // Asks once in a way that can fail; the zeroed allocation below would abort.
         drop(try_reserve(n_words).map_err(|_| out_of_memory())?);
         let words = vec![0u64; n_words];
         let start = words.as_ptr().cast::<u8>().align_offset(LINE);
         Ok(Self { words, start, len })
-    }
-
-    /// Its length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.len
     }
 
     /// The memory as elements of `T`.

@@ -125,9 +125,9 @@ mod tests {
     fn choices_are_grouped_by_expert() {
         let mut groups = ByExpert::default();
         groups.group(&[5, 2, 2, 9, 5, 2], |choice| choice / 2);
-        let found: Vec<(u32, Vec<(u32, u32)>)> = groups.iter().map(|(e, pairs)| (e, pairs.to_vec())).collect();
-        let expected =
-            vec![(2, vec![(0, 1), (1, 2), (2, 5)]), (5, vec![(0, 0), (2, 4)]), (9, vec![(1, 3)])];
+        let found: Vec<(u32, Vec<(u32, u32)>)> =
+            groups.iter().map(|(e, pairs)| (e, pairs.to_vec())).collect();
+        let expected = vec![(2, vec![(0, 1), (1, 2), (2, 5)]), (5, vec![(0, 0), (2, 4)]), (9, vec![(1, 3)])];
         assert_eq!(found, expected);
         groups.group(&[], |choice| choice);
         assert_eq!(groups.iter().count(), 0);

@@ -12,6 +12,9 @@ use crate::simd::{LANES, Simd};
 
 /// An element as it is stored.
 pub(crate) trait Stored: bytemuck::Pod + Send + Sync {
+    /// Whether an element takes less room, and more work to load, than an `f32`.
+    const NARROW: bool;
+
     /// Sixteen elements as `f32`.
     fn load<S: Simd>(s: S, from: &[Self; LANES]) -> S::F;
 
@@ -20,6 +23,8 @@ pub(crate) trait Stored: bytemuck::Pod + Send + Sync {
 }
 
 impl Stored for f32 {
+    const NARROW: bool = false;
+
     #[inline(always)]
     fn load<S: Simd>(s: S, from: &[Self; LANES]) -> S::F {
         s.load(from)
@@ -31,6 +36,8 @@ impl Stored for f32 {
 }
 
 impl Stored for f16 {
+    const NARROW: bool = true;
+
     #[inline(always)]
     fn load<S: Simd>(s: S, from: &[Self; LANES]) -> S::F {
         s.load_f16(from)
@@ -105,7 +112,13 @@ impl CpuKvPool {
 
     /// All vectors of `part` of one layer's head in one block, `block_len` times the padded head.
     #[inline]
-    pub(crate) fn vectors<T: Stored>(&self, part: Part, layer: usize, head: usize, block: usize) -> &[[T; LANES]] {
+    pub(crate) fn vectors<T: Stored>(
+        &self,
+        part: Part,
+        layer: usize,
+        head: usize,
+        block: usize,
+    ) -> &[[T; LANES]] {
         let elements: &[T] = self.blocks[block].get();
         let begin = self.part_offset(part, layer, head) / size_of::<T>();
         let len = self.spec.block_len * self.padded_dim();

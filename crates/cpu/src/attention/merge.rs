@@ -8,8 +8,7 @@ use super::plan::QueryPartials;
 /// Chunks of the longest head.
 pub(crate) const MAX_CHUNKS: usize = 512 / LANES;
 
-/// The softmax of the spans merged so far: weights are relative to `max`, and so is the accumulator that belongs
-/// to it.
+/// The softmax of some spans: weights are relative to `max`, and so is the accumulator that belongs to it.
 #[derive(Clone, Copy)]
 pub(super) struct Total {
     pub(super) max: f32,
@@ -22,11 +21,13 @@ impl Total {
 
     /// Merges the next span, whose accumulator is `part_acc`, into this total and its accumulator.
     #[inline(always)]
-    pub(super) fn merge<S: Simd>(&mut self, s: S, acc: &mut [Chunk], part: Self, part_acc: &[Chunk]) {
+    fn merge<S: Simd>(&mut self, s: S, acc: &mut [Chunk], part: Self, part_acc: &[Chunk]) {
         let max = if self.max > part.max { self.max } else { part.max };
         let (kept, added) = (exp(s, s.splat(self.max - max)), exp(s, s.splat(part.max - max)));
         let sum = s.mul_add(s.splat(self.sum), kept, s.mul(s.splat(part.sum), added));
-        *self = Self { max, sum: lane0(s, sum) };
+        let mut lanes = [0.0; LANES];
+        s.store(sum, &mut lanes);
+        *self = Self { max, sum: lanes[0] };
         for (acc, part) in acc.iter_mut().zip(part_acc) {
             let v = s.mul_add(s.load(acc), kept, s.mul(s.load(part), added));
             s.store(v, acc);
@@ -35,7 +36,7 @@ impl Total {
 
     /// Writes the accumulator divided by the sum of weights.
     #[inline(always)]
-    pub(super) fn finish<S: Simd>(self, s: S, acc: &[Chunk], out: &mut [f32]) {
+    fn finish<S: Simd>(self, s: S, acc: &[Chunk], out: &mut [f32]) {
         let inverse = s.splat(1.0 / self.sum);
         for (i, acc) in acc.iter().enumerate() {
             s.store_at(s.mul(s.load(acc), inverse), out, LANES * i);
@@ -43,20 +44,46 @@ impl Total {
     }
 }
 
-#[inline(always)]
-fn lane0<S: Simd>(s: S, v: S::F) -> f32 {
-    let mut chunk = [0.0; LANES];
-    s.store(v, &mut chunk);
-    chunk[0]
+/// Merges a span into the total of the spans before it.
+pub(super) struct MergeSpan<'a> {
+    pub(super) total: &'a mut Total,
+    pub(super) acc: &'a mut [Chunk],
+    pub(super) part: Total,
+    pub(super) part_acc: &'a [Chunk],
 }
 
-/// Merges the spans of one query into its output.
-pub(super) struct Merge<'a> {
+impl Kernel for MergeSpan<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.total.merge(s, self.acc, self.part, self.part_acc);
+    }
+}
+
+/// Writes a query's output.
+pub(super) struct Finish<'a> {
+    pub(super) total: Total,
+    pub(super) acc: &'a [Chunk],
+    pub(super) out: &'a mut [f32],
+}
+
+impl Kernel for Finish<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.total.finish(s, self.acc, self.out);
+    }
+}
+
+/// Merges all spans of one query into its output.
+pub(super) struct MergeAll<'a> {
     pub(super) partials: QueryPartials<'a>,
     pub(super) out: &'a mut [f32],
 }
 
-impl Kernel for Merge<'_> {
+impl Kernel for MergeAll<'_> {
     type Output = ();
 
     #[inline(always)]

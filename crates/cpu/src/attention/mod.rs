@@ -13,16 +13,16 @@
 mod merge;
 mod plan;
 mod product;
+mod softmax;
 mod span;
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use half::f16;
-use lapidary_backend::{Attention, GroupRows, KvFormat};
+use lapidary_backend::{Attention, GroupRows};
 
-use crate::linear::isa::Isa;
 use crate::kv::CpuKvPool;
+use crate::linear::isa::Isa;
 use crate::parallel::Disjoint;
 use crate::pool::Pool;
 use crate::simd::{Chunk, LANES};
@@ -97,7 +97,7 @@ pub(crate) fn attend(isa: Isa, pool: &Pool, job: &Job, workspace: &mut Workspace
             Some(at) => Sink::Partials(unsafe { partials.range(at, plan::partial_chunks(tile, job)) }),
         };
         let (kv_head, spans) = (item.kv_head, item.spans.clone());
-        run(isa, Item { job, tile, kv_head, spans, scratch: &mut scratch, sink });
+        Item { isa, job, tile, kv_head, spans }.run(&mut scratch, sink);
     };
     if partials.len() < plan.n_partial_chunks {
         partials.resize(plan.n_partial_chunks, [0.0; LANES]);
@@ -123,23 +123,12 @@ fn merge_spans(isa: Isa, pool: &Pool, job: &Job, plan: &Plan, partials: &[Chunk]
         let partials = plan.query_partials(job, row, head, partials);
         // SAFETY: every query head of every row is merged once.
         let out = unsafe { out.range(job.output_offset(row, head), layout.head_dim) };
-        isa.run(merge::Merge { partials, out });
+        isa.run(merge::MergeAll { partials, out });
     };
     let n_queries = job.positions.len() * layout.heads;
     if plan.n_partial_chunks > FORK_ABOVE {
         pool.run(n_queries, merge);
     } else {
         (0..n_queries).for_each(|index| merge(index, 0));
-    }
-}
-
-/// Runs a work item for the cache's formats.
-fn run(isa: Isa, item: Item) {
-    let spec = item.job.cache.spec();
-    match (spec.k_format, spec.v_format) {
-        (KvFormat::F32, KvFormat::F32) => isa.run(item.stored_as::<f32, f32>()),
-        (KvFormat::F32, KvFormat::F16) => isa.run(item.stored_as::<f32, f16>()),
-        (KvFormat::F16, KvFormat::F32) => isa.run(item.stored_as::<f16, f32>()),
-        (KvFormat::F16, KvFormat::F16) => isa.run(item.stored_as::<f16, f16>()),
     }
 }

@@ -91,7 +91,24 @@ fn gelu_has_the_stated_error() {
 #[test]
 fn extremes_end_in_the_right_places() {
     let inf = f32::INFINITY;
-    let x = [0.0, -0.0, inf, -inf, f32::NAN, 88.0, 89.5, -87.0, -88.0, 1e30, -1e30, 1e-40, -1e-40, 1.0, 0.7, -0.7];
+    let x = [
+        0.0,
+        -0.0,
+        inf,
+        -inf,
+        f32::NAN,
+        88.0,
+        89.5,
+        -87.0,
+        -88.0,
+        1e30,
+        -1e30,
+        1e-40,
+        -1e-40,
+        1.0,
+        0.7,
+        -0.7,
+    ];
     for isa in Isa::available() {
         let e = map(isa, Function::Exp, &x);
         assert_eq!(&e[..4], &[1.0, 1.0, inf, 0.0]);

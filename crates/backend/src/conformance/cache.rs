@@ -1,0 +1,89 @@
+//! A cache filled with known vectors, and copies inside it.
+
+use super::Tolerance;
+use super::compare::close;
+use super::random::{Random, read, upload};
+use crate::{
+    Attention, Backend, GroupRows, HeadLayout, KvFormat, KvPoolSpec, ReferenceBackend, RowBatch, RowView,
+};
+
+/// Every pair of key and value formats.
+pub(super) fn format_pairs() -> Vec<(KvFormat, KvFormat)> {
+    KvFormat::ALL.into_iter().flat_map(|k| KvFormat::ALL.map(|v| (k, v))).collect()
+}
+
+/// Stores rows of query, key and value columns in `cells` of a layer.
+pub(super) fn store<B: Backend>(
+    backend: &B,
+    pool: &mut B::KvPool,
+    layout: HeadLayout,
+    layer: usize,
+    qkv: &[f32],
+    cells: &[u32],
+) {
+    if cells.is_empty() {
+        return;
+    }
+    let group = GroupRows { store: cells.to_vec(), ..GroupRows::default() };
+    let batch = RowBatch {
+        tokens: vec![0; cells.len()],
+        positions: vec![0; cells.len()],
+        groups: vec![GroupRows::default(), group],
+    };
+    let mut rows = B::Rows::default();
+    backend.upload_rows(&batch, &mut rows).unwrap();
+    backend.kv_store(&upload(backend, qkv), layout, &rows, 1, pool, layer).unwrap();
+}
+
+/// Attends the rows of a batch whose addresses are its second group.
+pub(super) fn attend<B: Backend>(
+    backend: &B,
+    pool: &B::KvPool,
+    attention: &Attention,
+    qkv: &[f32],
+    batch: &RowBatch,
+) -> Vec<f32> {
+    let mut rows = B::Rows::default();
+    backend.upload_rows(batch, &mut rows).unwrap();
+    let n = batch.len() * attention.layout.heads * attention.layout.head_dim;
+    let mut out = backend.buffer(n).unwrap();
+    backend.attention(&upload(backend, qkv), attention, &rows, pool, &mut out).unwrap();
+    read(backend, &out, n)
+}
+
+/// [`Backend::kv_copy`] and [`Backend::kv_reserve`]: copies follow each other, inside a block and between blocks,
+/// in all layers; growing keeps what is stored.
+pub fn kv_copy<B: Backend>(backend: &B, tolerance: &Tolerance) {
+    for (k_format, v_format) in format_pairs() {
+        let layout = HeadLayout { heads: 2, kv_heads: 2, head_dim: 34 };
+        let spec = KvPoolSpec { layers: 2, kv_heads: 2, head_dim: 34, k_format, v_format, block_len: 8 };
+        for layer in 0..2 {
+            let found = copied(backend, spec, layout, layer);
+            let expected = copied(&ReferenceBackend, spec, layout, layer);
+            let what = format!("copied cells of layer {layer}, keys {k_format}, values {v_format}");
+            close(&what, &found, &expected, |_| 20.0 * tolerance.relative);
+        }
+    }
+}
+
+/// Attention of one row over three cells that were copied about.
+fn copied<B: Backend>(backend: &B, spec: KvPoolSpec, layout: HeadLayout, layer: usize) -> Vec<f32> {
+    let mut random = Random::new(50);
+    let mut pool = backend.kv_pool(spec).unwrap();
+    backend.kv_reserve(&mut pool, 2).unwrap();
+    for layer in 0..2 {
+        let qkv = random.normals(4 * layout.stride());
+        store(backend, &mut pool, layout, layer, &qkv, &[0, 3, 9, 14]);
+    }
+    backend.kv_reserve(&mut pool, 5).unwrap();
+    backend.kv_reserve(&mut pool, 1).unwrap();
+    backend.kv_copy(&mut pool, &[(0, 39), (39, 5), (3, 0), (9, 20), (14, 15), (20, 21)]).unwrap();
+    let group = GroupRows {
+        views: vec![RowView { tail: 1, ..RowView::default() }],
+        tails: vec![99, 5, 0, 21, 15],
+        ..GroupRows::default()
+    };
+    let batch = RowBatch { tokens: vec![0], positions: vec![3], groups: vec![GroupRows::default(), group] };
+    let attention = Attention { layout, scale: 0.2, window: None, group: 1, layer };
+    attend(backend, &pool, &attention, &random.normals(layout.stride()), &batch)
+}
