@@ -14,17 +14,19 @@ use crate::tensor::TensorInfo;
 use crate::value::{Array, Strings, Value, ValueType};
 
 /// Metadata entries of a file. Real models have fewer than a hundred.
-const MAX_PAIRS: u64 = 16_384;
+pub const MAX_PAIRS: u64 = 16_384;
 /// Tensors of a model, all parts together. The largest real ones have a few thousand.
 pub const MAX_TENSORS: u64 = 65_536;
 /// Arrays of arrays may nest this deep.
-const MAX_NESTING: usize = 4;
+pub const MAX_NESTING: usize = 4;
 /// Arrays inside arrays, in the whole file.
 const MAX_INNER_ARRAYS: usize = 65_536;
 /// Dimensions of a tensor.
-const MAX_DIMS: usize = 4;
+pub const MAX_DIMS: usize = 4;
 /// Longest key or tensor name, in bytes.
-const MAX_NAME: u64 = 65_535;
+pub const MAX_NAME: u64 = 65_535;
+/// Largest alignment of tensor data, in bytes.
+pub const MAX_ALIGNMENT: u64 = 1 << 24;
 /// Smallest metadata pair: key length, one key byte, type, one byte of value.
 const MIN_PAIR: u64 = 8 + 1 + 4 + 1;
 /// Smallest tensor info: name length, one name byte, dimension count, type, offset.
@@ -183,7 +185,10 @@ impl Reader<'_> {
             ValueType::Array => Value::Array(self.array(key, 1)?),
             fixed => {
                 let size = fixed.fixed_bytes().expect("a type of fixed size") as u64;
-                Value::from_fixed(fixed, self.take(size, key)?)
+                let start = self.at;
+                self.take(size, key)?;
+                self.check_bools(key, fixed, start)?;
+                Value::from_fixed(fixed, &self.bytes[start..self.at])
             }
         })
     }
@@ -196,6 +201,7 @@ impl Reader<'_> {
                 self.check_count(&format!("elements of '{key}'"), count, size as u64)?;
                 let start = self.at;
                 self.take(count * size as u64, key)?;
+                self.check_bools(key, ty, start)?;
                 Ok(Array::Fixed(ty, self.bytes.slice(start..self.at).expect("a range that was just read")))
             }
             (ValueType::String, _) => Ok(Array::Strings(self.strings(key, count)?)),
@@ -219,6 +225,17 @@ impl Reader<'_> {
         }
     }
 
+    /// A boolean is stored as 0 or 1; other bytes show that something else was written there.
+    fn check_bools(&self, key: &str, ty: ValueType, start: usize) -> Result<()> {
+        let bytes = &self.bytes[start..self.at];
+        match bytes.iter().find(|&&byte| ty == ValueType::Bool && byte > 1) {
+            Some(byte) => {
+                Err(self.malformed(format!("metadata key '{key}' has the boolean {byte}, not 0 or 1")))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn strings(&mut self, key: &str, count: u64) -> Result<Strings> {
         self.check_count(&format!("strings in '{key}'"), count, 8)?;
         let begin = self.at;
@@ -234,12 +251,13 @@ impl Reader<'_> {
     }
 
     fn alignment(&self, metadata: &Metadata) -> Result<u64> {
-        let alignment = metadata.opt_u32("general.alignment")?.unwrap_or(32);
-        if alignment.is_power_of_two() && (1..=1 << 24).contains(&alignment) {
-            return Ok(u64::from(alignment));
+        let alignment = metadata.opt_u64("general.alignment")?.unwrap_or(32);
+        if alignment.is_power_of_two() && alignment <= MAX_ALIGNMENT {
+            return Ok(alignment);
         }
-        Err(self
-            .malformed(format!("general.alignment is {alignment}, not a power of two from 1 to 16777216")))
+        Err(self.malformed(format!(
+            "general.alignment is {alignment}, not a power of two from 1 to {MAX_ALIGNMENT}"
+        )))
     }
 
     fn tensor(&mut self, index: u64) -> Result<TensorInfo> {

@@ -1,7 +1,7 @@
 //! GGUF container and GGML block formats.
 //!
 //! [`Gguf`] opens a model file (or the parts of a split one) by memory map and gives typed [`Metadata`] and
-//! zero-copy tensor data. [`block`] decodes the element types. No engine types live here.
+//! zero-copy tensor data; [`GgufWriter`] writes one as a stream. [`block`] decodes the element types. No engine types live here.
 
 pub mod block;
 pub mod bytes;
@@ -12,6 +12,8 @@ mod metadata;
 mod tensor;
 pub mod types;
 mod value;
+mod value_from;
+mod writer;
 
 pub use bytes::SharedBytes;
 pub use error::{GgufError, Result};
@@ -20,3 +22,4 @@ pub use metadata::Metadata;
 pub use tensor::TensorInfo;
 pub use types::GgmlType;
 pub use value::{Array, Strings, Value, ValueType};
+pub use writer::{GgufDataWriter, GgufWriter, WriteError};

@@ -120,6 +120,11 @@ impl Strings {
         Self { bytes, starts }
     }
 
+    /// The strings as a file stores them, each with its length before it.
+    pub(crate) fn stored(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Number of strings.
     pub fn len(&self) -> usize {
         self.starts.len()

@@ -1,34 +1,43 @@
-//! GGML block formats: layouts and decoding, one format a file.
+//! GGML block formats: layouts, decoding and encoding, one format a file.
 //!
 //! A row of a quantised tensor is a sequence of blocks of 32 or 256 elements. Every block struct is plain bytes
 //! with alignment 1, so a tensor's data can be viewed as a slice of blocks wherever it lies in a file
 //! ([`bytemuck::cast_slice`]). Source of the layouts: GGML's `ggml-common.h`.
 
 mod float;
-mod iq4;
+mod iq4_nl;
+mod iq4_xs;
 mod mxfp4;
 mod q2_k;
 mod q3_k;
-mod q4;
+mod q4_0;
+mod q4_1;
 mod q4_k;
-mod q5;
+mod q5_0;
+mod q5_1;
 mod q5_k;
 mod q6_k;
 mod q8_0;
+mod quantize;
+mod search;
 
 use bytemuck::Pod;
 use half::f16;
 
-pub use iq4::{BlockIq4Nl, BlockIq4Xs, IQ4_VALUES};
+pub use iq4_nl::{BlockIq4Nl, IQ4_VALUES};
+pub use iq4_xs::BlockIq4Xs;
 pub use mxfp4::{BlockMxfp4, MXFP4_VALUES, mxfp4_scale};
 pub use q2_k::BlockQ2K;
 pub use q3_k::BlockQ3K;
-pub use q4::{BlockQ4_0, BlockQ4_1};
+pub use q4_0::BlockQ4_0;
+pub use q4_1::BlockQ4_1;
 pub use q4_k::{BlockQ4K, scales_and_mins};
-pub use q5::{BlockQ5_0, BlockQ5_1};
+pub use q5_0::BlockQ5_0;
+pub use q5_1::BlockQ5_1;
 pub use q5_k::BlockQ5K;
 pub use q6_k::BlockQ6K;
 pub use q8_0::BlockQ8_0;
+pub use quantize::{QuantizeError, quantize};
 
 use crate::types::GgmlType;
 
@@ -39,6 +48,20 @@ pub type Half = [u8; 2];
 #[inline]
 pub fn widen(half: Half) -> f32 {
     f16::from_le_bytes(half).to_f32()
+}
+
+/// Rounds to a half, ties to even; every NaN becomes the same, as GGML stores it.
+#[inline]
+pub fn narrow(x: f32) -> Half {
+    if x.is_nan() {
+        return (0x7e00 | ((x.to_bits() >> 16) as u16 & 0x8000)).to_le_bytes();
+    }
+    f16::from_f32(x).to_le_bytes()
+}
+
+/// Views `LEN` elements as `COUNT` groups of `SIZE`.
+fn groups<const LEN: usize, const SIZE: usize, const COUNT: usize>(x: &[f32; LEN]) -> &[[f32; SIZE]; COUNT] {
+    x.as_chunks().0.try_into().expect("LEN = SIZE * COUNT")
 }
 
 /// Bytes and elements that do not belong together.
@@ -80,6 +103,19 @@ pub fn dequantize(ty: GgmlType, bytes: &[u8], out: &mut [f32]) -> Result<(), Siz
         GgmlType::IQ4_XS => blocks(bytes, out, BlockIq4Xs::decode),
     }
     Ok(())
+}
+
+/// Decodes row `row` of a matrix whose rows have `out.len()` elements.
+///
+/// # Errors
+/// [`SizeMismatch`] when `out` is no whole number of blocks.
+///
+/// # Panics
+/// When the row lies outside `matrix`.
+pub fn dequantize_row(ty: GgmlType, matrix: &[u8], row: usize, out: &mut [f32]) -> Result<(), SizeMismatch> {
+    let elements = out.len();
+    let bytes = ty.row_bytes(elements).ok_or(SizeMismatch { ty, elements, bytes: matrix.len() })?;
+    dequantize(ty, &matrix[row * bytes..][..bytes], out)
 }
 
 fn blocks<T: Pod, const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn(&T, &mut [f32; N])) {

@@ -2,7 +2,12 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Half, widen};
+use super::q2_k::pack_pairs;
+use super::search::{
+    Scaled, error_weights, extreme, nearest, recode_symmetric, sum, sum_of_squares, symmetric,
+    symmetric_by_moves,
+};
+use super::{Half, groups, narrow, widen};
 
 /// `x = d * (scale - 32) * (q - 4)`.
 ///
@@ -42,4 +47,52 @@ impl BlockQ3K {
             }
         }
     }
+    /// Encodes 256 elements; `importance` weighs the columns.
+    pub fn encode(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Self {
+        let x = groups::<256, 16, 16>(x);
+        let (mut fits, scales) = match importance {
+            Some(importance) => fit_weighted(x, groups(importance)),
+            None => fit_plain(x),
+        };
+        let d = narrow(scales.scale);
+        for (g, x) in x.iter().enumerate() {
+            let scale = widen(d) * (f32::from(scales.codes[g]) - 32.0);
+            recode_symmetric(x, scale, 4, &mut fits[g].codes);
+        }
+        let codes: Vec<u8> = fits.iter().flat_map(|fit| fit.codes).collect();
+        let hmask = std::array::from_fn(|l| {
+            (0..8).fold(0, |byte, bit| byte | (((codes[32 * bit + l] >> 2) & 1) << bit))
+        });
+        Self { hmask, qs: pack_pairs(&codes), scales: pack_scales(&scales.codes), d }
+    }
+}
+
+/// The groups, and their scales as codes `l + 32`; the scale of largest magnitude becomes -32.
+fn fit_plain(x: &[[f32; 16]; 16]) -> ([Scaled<16>; 16], Scaled<16>) {
+    let fits = x.each_ref().map(|x| symmetric_by_moves(x, 4));
+    let scales = fits.each_ref().map(|fit| fit.scale);
+    let extreme = extreme(&scales);
+    if extreme == 0.0 {
+        return (fits, Scaled { scale: 0.0, codes: [0; 16] });
+    }
+    let inverse = -32.0 / extreme;
+    let codes = scales.map(|scale| ((nearest(inverse * scale) as i8).clamp(-32, 31) + 32) as u8);
+    (fits, Scaled { scale: 1.0 / inverse, codes })
+}
+
+fn fit_weighted(x: &[[f32; 16]; 16], importance: &[[f32; 16]; 16]) -> ([Scaled<16>; 16], Scaled<16>) {
+    let variance = 2.0 * sum_of_squares(x.as_flattened()) / 256.0;
+    let weights: [[f32; 16]; 16] = std::array::from_fn(|g| error_weights(&x[g], &importance[g], variance));
+    let fits: [Scaled<16>; 16] = std::array::from_fn(|g| symmetric(&x[g], &weights[g], 4));
+    let totals = weights.each_ref().map(|w| sum(w));
+    let scales = symmetric(&fits.each_ref().map(|fit| fit.scale), &totals, 32);
+    (fits, scales)
+}
+
+/// The inverse of [`BlockQ3K::scales`], from codes `scale + 32`.
+fn pack_scales(codes: &[u8; 16]) -> [u8; 12] {
+    std::array::from_fn(|at| match at {
+        0..8 => (codes[at] & 15) | ((codes[at + 8] & 15) << 4),
+        _ => (0..4).fold(0, |byte, pair| byte | (((codes[4 * pair + at - 8] >> 4) & 3) << (2 * pair))),
+    })
 }

@@ -2,7 +2,12 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use super::q4_k::Superblock;
+use super::search::{Deviation, Sweep};
 use super::{Half, scales_and_mins, widen};
+
+/// The sweep without importances.
+const SWEEP: Sweep = Sweep { from: -0.5, step: 0.1, last: 15, deviation: Deviation::Squared };
 
 /// `x = d * scale * q - dmin * min`.
 ///
@@ -32,5 +37,15 @@ impl BlockQ5K {
                 *out = scale * f32::from(low | (high << 4)) - min;
             }
         }
+    }
+    /// Encodes 256 elements; `importance` weighs the columns.
+    pub fn encode(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Self {
+        let Superblock { d, dmin, scales, codes } = Superblock::encode(x, importance, 31, &SWEEP);
+        let qh = std::array::from_fn(|l| (0..8).fold(0, |byte, g| byte | ((codes[32 * g + l] >> 4) << g)));
+        let qs = std::array::from_fn(|at| {
+            let first = 64 * (at / 32) + at % 32;
+            (codes[first] & 15) | (codes[first + 32] << 4)
+        });
+        Self { d, dmin, scales, qh, qs }
     }
 }

@@ -2,7 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Half, widen};
+use super::search::{Scaled, TINY, extreme, nearest, recode_symmetric, squares, symmetric};
+use super::{Half, groups, narrow, widen};
 
 /// `x = d * scale * (q - 32)`.
 ///
@@ -33,5 +34,33 @@ impl BlockQ6K {
                 *out = scale * f32::from((low | (high << 4)) as i8 - 32);
             }
         }
+    }
+    /// Encodes 256 elements; `importance` weighs the columns.
+    pub fn encode(x: &[f32; 256], importance: Option<&[f32; 256]>) -> Self {
+        let x = groups::<256, 16, 16>(x);
+        let importance = importance.map(groups::<256, 16, 16>);
+        let mut fits: [Scaled<16>; 16] = std::array::from_fn(|g| {
+            symmetric(&x[g], &importance.map_or_else(|| squares(&x[g]), |weights| weights[g]), 32)
+        });
+        let largest = extreme(&fits.each_ref().map(|fit| fit.scale));
+        if largest.abs() < TINY {
+            return Self::zeroed();
+        }
+        let inverse = -128.0 / largest;
+        let d = narrow(1.0 / inverse);
+        let scales = fits.each_ref().map(|fit| nearest(inverse * fit.scale).min(127) as i8);
+        for (g, x) in x.iter().enumerate() {
+            recode_symmetric(x, widen(d) * f32::from(scales[g]), 32, &mut fits[g].codes);
+        }
+        let codes: Vec<u8> = fits.iter().flat_map(|fit| fit.codes).collect();
+        let ql = std::array::from_fn(|at| {
+            let first = 128 * (at / 64) + at % 64;
+            (codes[first] & 15) | (codes[first + 64] << 4)
+        });
+        let qh = std::array::from_fn(|at| {
+            let first = 128 * (at / 32) + at % 32;
+            (0..4).fold(0, |byte, quarter| byte | ((codes[first + 32 * quarter] >> 4) << (2 * quarter)))
+        });
+        Self { ql, qh, scales, d }
     }
 }
