@@ -36,7 +36,8 @@ impl Imatrix {
         let imatrix = if &magic == b"GGUF" { Self::from_gguf(path)? } else { Self::from_list(path)? };
         for (name, values) in &imatrix.entries {
             if values.iter().any(|x| !x.is_finite()) {
-                let problem = format!("{}: the entry of {name} holds numbers that are not finite", path.display());
+                let problem =
+                    format!("{}: the entry of {name} holds numbers that are not finite", path.display());
                 return Err(ConvertError::Imatrix(problem));
             }
         }
@@ -89,7 +90,12 @@ impl Imatrix {
 
     fn from_list(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(ConvertError::read(path))?;
-        let wrong = || ConvertError::Imatrix(format!("{} is neither GGUF nor an older importance matrix", path.display()));
+        let wrong = || {
+            ConvertError::Imatrix(format!(
+                "{} is neither GGUF nor an older importance matrix",
+                path.display()
+            ))
+        };
         let mut list = List { bytes: &bytes };
         let count = list.int().ok_or_else(wrong)?;
         let mut entries = BTreeMap::new();

@@ -27,8 +27,9 @@ impl Overrides {
 
     fn rule(rule: &str) -> Result<(Regex, GgmlType)> {
         let wrong = |problem: String| ConvertError::Option(format!("tensor rule '{rule}': {problem}"));
-        let (pattern, name) =
-            rule.rsplit_once('=').ok_or_else(|| wrong("expected PATTERN=TYPE, for example ffn_down_exps=q6_k".into()))?;
+        let (pattern, name) = rule
+            .rsplit_once('=')
+            .ok_or_else(|| wrong("expected PATTERN=TYPE, for example ffn_down_exps=q6_k".into()))?;
         let pattern = Regex::new(pattern).map_err(|e| wrong(e.to_string()))?;
         let ty = GgmlType::from_name(name).filter(|&t| t != GgmlType::MXFP4).ok_or_else(|| {
             let known = GgmlType::ALL.into_iter().filter(|&t| t != GgmlType::MXFP4).map(GgmlType::name);
@@ -81,7 +82,8 @@ pub fn choose(
     order.sort_by(|&a, &b| by_layer_and_name(tensors[a].name, tensors[b].name));
     let tied = !tensors.iter().any(|t| t.name == "output.weight");
     let value_tensors = tensors.iter().filter(|t| Role::of(t.name).is_value()).count();
-    let mut mixer = Mixer { file_type, facts, has_importance, tied, value_tensors, values_seen: 0, downs_seen: 0 };
+    let mut mixer =
+        Mixer { file_type, facts, has_importance, tied, value_tensors, values_seen: 0, downs_seen: 0 };
     let mut choices = vec![Choice { ty: GgmlType::F32, fallback_from: None }; tensors.len()];
     for index in order {
         choices[index] = mixer.choose(&tensors[index], overrides);
@@ -225,7 +227,9 @@ impl Mixer {
     fn attention_output_type(&self, base: GgmlType) -> GgmlType {
         use FileType::{IQ4_NL, IQ4_XS, Q2_K, Q3_K_L, Q3_K_M, Q3_K_S, Q4_K_M, Q4_K_S};
         match self.file_type {
-            Q2_K | Q3_K_S | Q3_K_M | IQ4_NL | Q4_K_S | Q4_K_M | IQ4_XS if self.facts.experts == 8 => GgmlType::Q5_K,
+            Q2_K | Q3_K_S | Q3_K_M | IQ4_NL | Q4_K_S | Q4_K_M | IQ4_XS if self.facts.experts == 8 => {
+                GgmlType::Q5_K
+            }
             _ if self.facts.experts == 8 => base,
             Q2_K => GgmlType::Q3_K,
             Q3_K_M => GgmlType::Q4_K,
@@ -237,7 +241,11 @@ impl Mixer {
 
 /// The output matrix decides over every token, so it never goes below six bits.
 fn output_type(base: GgmlType, row: u64) -> GgmlType {
-    if base == GgmlType::Q8_0 || !row.is_multiple_of(base.block_len() as u64) { GgmlType::Q8_0 } else { GgmlType::Q6_K }
+    if base == GgmlType::Q8_0 || !row.is_multiple_of(base.block_len() as u64) {
+        GgmlType::Q8_0
+    } else {
+        GgmlType::Q6_K
+    }
 }
 
 /// The first and the last eighth of the layers, and every third between.
@@ -271,4 +279,174 @@ pub fn fallback_note(choices: &[Choice]) -> Option<String> {
     let list = pairs.iter().map(|((wanted, ty), count)| format!("{count} of {wanted} as {ty}"));
     let list: Vec<String> = list.collect();
     (!list.is_empty()).then(|| format!("rows that blocks do not divide: {}", list.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Matrices of Gemma 4 26B-A4B, 31B and Gemma 3 270M with the types that `llama-quantize --dry-run` of llama.cpp
+    /// 0c1e570 printed for files of the true shapes.
+    struct Model {
+        facts: ModelFacts,
+        hidden: u64,
+        feed_forward: u64,
+        experts: Option<u64>,
+        attention_in: u64,
+        /// Layers with a value matrix of their own.
+        has_value: fn(usize) -> bool,
+    }
+
+    const MOE_26B: Model = Model {
+        facts: ModelFacts { layers: 30, experts: 128, queries_per_kv: 2 },
+        hidden: 2816,
+        feed_forward: 2112,
+        experts: Some(704),
+        attention_in: 4096,
+        has_value: |i| i % 6 != 5,
+    };
+
+    const SMALL: Model = Model {
+        facts: ModelFacts { layers: 18, experts: 0, queries_per_kv: 4 },
+        hidden: 640,
+        feed_forward: 2048,
+        experts: None,
+        attention_in: 1024,
+        has_value: |_| true,
+    };
+
+    impl Model {
+        fn tensors(&self) -> Vec<(String, Vec<u64>)> {
+            let mut all = vec![
+                ("token_embd.weight".into(), vec![self.hidden, 1000]),
+                ("output_norm.weight".into(), vec![self.hidden]),
+            ];
+            for i in 0..self.facts.layers {
+                let mut push =
+                    |role: &str, shape: &[u64]| all.push((format!("blk.{i}.{role}.weight"), shape.to_vec()));
+                push("attn_q", &[self.hidden, 512]);
+                push("attn_k", &[self.hidden, 256]);
+                if (self.has_value)(i) {
+                    push("attn_v", &[self.hidden, 256]);
+                }
+                push("attn_output", &[self.attention_in, self.hidden]);
+                push("ffn_gate", &[self.hidden, self.feed_forward]);
+                push("ffn_down", &[self.feed_forward, self.hidden]);
+                if let Some(width) = self.experts {
+                    push("ffn_gate_inp", &[self.hidden, 128]);
+                    push("ffn_gate_up_exps", &[self.hidden, 2 * width, 128]);
+                    push("ffn_down_exps", &[width, self.hidden, 128]);
+                }
+            }
+            all
+        }
+
+        /// Types by tensor name.
+        fn types(&self, file_type: FileType) -> std::collections::BTreeMap<String, GgmlType> {
+            let tensors = self.tensors();
+            let candidate = |(name, shape): &'_ (String, Vec<u64>)| (name.clone(), shape.clone());
+            let owned: Vec<_> = tensors.iter().map(candidate).collect();
+            let candidates: Vec<Candidate> = owned
+                .iter()
+                .map(|(name, shape)| Candidate {
+                    name,
+                    shape,
+                    stored: if name.contains("norm") || name.contains("inp") {
+                        GgmlType::F32
+                    } else {
+                        GgmlType::F16
+                    },
+                })
+                .collect();
+            let choices = choose(file_type, &candidates, self.facts, &Overrides::default(), false);
+            owned.iter().map(|(name, _)| name.clone()).zip(choices.iter().map(|c| c.ty)).collect()
+        }
+    }
+
+    /// Layers whose tensor of this role has this type.
+    fn layers_with(
+        types: &std::collections::BTreeMap<String, GgmlType>,
+        role: &str,
+        ty: GgmlType,
+    ) -> Vec<usize> {
+        let mut layers: Vec<usize> = types
+            .iter()
+            .filter(|(name, found)| name.ends_with(&format!(".{role}.weight")) && **found == ty)
+            .filter_map(|(name, _)| layer_of(name))
+            .collect();
+        layers.sort_unstable();
+        layers
+    }
+
+    #[test]
+    fn the_mixture_of_experts_gets_llama_cpps_types() {
+        use GgmlType::{F32, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+        let more = vec![0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 26, 27, 28, 29];
+        let all: Vec<usize> = (0..30).collect();
+        for (file_type, base, down) in [(FileType::Q4_K_M, Q4_K, Q5_0), (FileType::Q5_K_M, Q5_K, Q5_1)] {
+            let types = MOE_26B.types(file_type);
+            assert_eq!(types["token_embd.weight"], Q6_K);
+            assert_eq!(types["output_norm.weight"], F32);
+            assert_eq!(layers_with(&types, "ffn_gate_inp", F32), all);
+            for role in ["attn_q", "attn_k", "attn_output", "ffn_gate", "ffn_gate_up_exps"] {
+                assert_eq!(layers_with(&types, role, base), all, "{role} of {file_type}");
+            }
+            assert_eq!(layers_with(&types, "attn_v", Q6_K), [0, 1, 2, 6, 9, 13, 16, 20, 24, 25, 26, 27, 28]);
+            for role in ["ffn_down", "ffn_down_exps"] {
+                assert_eq!(layers_with(&types, role, Q8_0), more, "{role} of {file_type}");
+                assert_eq!(layers_with(&types, role, down).len(), 16, "{role} of {file_type}");
+            }
+        }
+        let types = MOE_26B.types(FileType::Q6_K);
+        assert_eq!(layers_with(&types, "ffn_down_exps", Q8_0), all);
+        assert_eq!(layers_with(&types, "attn_q", Q6_K), all);
+    }
+
+    #[test]
+    fn rows_of_640_fall_back_to_blocks_of_32() {
+        use GgmlType::{Q4_K, Q5_0, Q6_K, Q8_0};
+        let types = SMALL.types(FileType::Q4_K_M);
+        let all: Vec<usize> = (0..18).collect();
+        assert_eq!(types["token_embd.weight"], Q8_0);
+        assert_eq!(layers_with(&types, "attn_q", Q5_0), all);
+        assert_eq!(layers_with(&types, "ffn_gate", Q5_0), all);
+        assert_eq!(layers_with(&types, "attn_output", Q4_K), all);
+        let more: Vec<usize> = all.iter().copied().filter(|&i| more_bits(i, 18)).collect();
+        assert_eq!(layers_with(&types, "ffn_down", Q6_K), more);
+    }
+
+    #[test]
+    fn a_row_that_no_block_divides_becomes_f16() {
+        assert_eq!(divisible(GgmlType::Q4_K, 48), GgmlType::F16);
+        assert_eq!(divisible(GgmlType::Q8_0, 48), GgmlType::F16);
+        assert_eq!(divisible(GgmlType::IQ4_XS, 96), GgmlType::IQ4_NL);
+    }
+
+    #[test]
+    fn the_first_matching_rule_decides_and_still_falls_back() {
+        let overrides = Overrides::parse(&["ffn_down=q6_k", "ffn=q8_0"]).expect("rules");
+        let shape = [704, 8, 2];
+        let candidates = [
+            Candidate { name: "blk.0.ffn_down_exps.weight", shape: &shape, stored: GgmlType::F16 },
+            Candidate { name: "blk.0.ffn_up.weight", shape: &shape, stored: GgmlType::F16 },
+        ];
+        let facts = ModelFacts { layers: 1, experts: 2, queries_per_kv: 1 };
+        let choices = choose(FileType::Q4_0, &candidates, facts, &overrides, false);
+        assert_eq!(choices[0], Choice { ty: GgmlType::Q8_0, fallback_from: Some(GgmlType::Q6_K) });
+        assert_eq!(choices[1], Choice { ty: GgmlType::Q8_0, fallback_from: None });
+        assert_eq!(
+            fallback_note(&choices).as_deref(),
+            Some("rows that blocks do not divide: 1 of Q6_K as Q8_0")
+        );
+    }
+
+    #[test]
+    fn rules_that_make_no_sense_say_why() {
+        for (rule, reason) in
+            [("ffn_down", "expected PATTERN=TYPE"), ("(=q8_0", "regex"), ("a=q9", "unknown type 'q9'")]
+        {
+            let error = Overrides::parse(&[rule]).expect_err(rule).to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+    }
 }

@@ -204,9 +204,11 @@ fn writer(gguf: &Gguf, file_type: FileType, options: &QuantizeOptions) -> Result
 
 fn notes(gguf: &Gguf, choices: &[Choice]) -> Vec<String> {
     let requantised = gguf.tensors().iter().zip(choices);
-    let requantised = requantised.filter(|(info, c)| info.ty().is_ok_and(|ty| !ty.is_float() && ty != c.ty)).count();
-    let lossy = (requantised > 0)
-        .then(|| format!("{requantised} tensors were quantised before; quantise the original for better quality"));
+    let requantised =
+        requantised.filter(|(info, c)| info.ty().is_ok_and(|ty| !ty.is_float() && ty != c.ty)).count();
+    let lossy = (requantised > 0).then(|| {
+        format!("{requantised} tensors were quantised before; quantise the original for better quality")
+    });
     lossy.into_iter().chain(mix::fallback_note(choices)).collect()
 }
 

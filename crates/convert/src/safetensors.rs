@@ -109,7 +109,12 @@ impl Checkpoint {
         let missing: Vec<&str> =
             names.iter().filter(|n| !dir.join(n).is_file()).map(|n| n.as_str()).collect();
         if !missing.is_empty() {
-            let what = format!("{} of {} shards that {INDEX} names: {}", missing.len(), names.len(), missing.join(", "));
+            let what = format!(
+                "{} of {} shards that {INDEX} names: {}",
+                missing.len(),
+                names.len(),
+                missing.join(", ")
+            );
             return Err(ConvertError::MissingFile { dir: dir.to_owned(), what });
         }
         for name in names {
@@ -131,7 +136,8 @@ impl Checkpoint {
         let (data_start, entries) = read_header(&file, len, path)?;
         let shard = self.shards.len();
         for (name, entry) in entries {
-            let tensor = locate(name, entry, shard, data_start, len).map_err(|p| ConvertError::file(path, p))?;
+            let tensor =
+                locate(name, entry, shard, data_start, len).map_err(|p| ConvertError::file(path, p))?;
             if let Some(earlier) = self.tensors.insert(tensor.name.clone(), tensor) {
                 let other = self.shards.get(earlier.shard).map_or(path, |s| &s.path);
                 let problem = format!("tensor {} is also in {}", earlier.name, other.display());
@@ -153,7 +159,13 @@ impl Checkpoint {
     }
 
     /// Reads the elements from `first` on as f32. `scratch` is reused between calls.
-    pub fn read(&self, tensor: &StoredTensor, first: u64, out: &mut [f32], scratch: &mut Vec<u8>) -> Result<()> {
+    pub fn read(
+        &self,
+        tensor: &StoredTensor,
+        first: u64,
+        out: &mut [f32],
+        scratch: &mut Vec<u8>,
+    ) -> Result<()> {
         let shard = &self.shards[tensor.shard];
         let dtype = dtype_of(tensor).map_err(|p| ConvertError::file(&shard.path, p))?;
         let size = dtype.bytes();
@@ -188,7 +200,9 @@ fn read_header(file: &File, len: u64, path: &Path) -> Result<(u64, BTreeMap<Stri
     read_exact_at(file, &mut prefix, 0).map_err(ConvertError::read(path))?;
     let header_len = u64::from_le_bytes(prefix);
     if header_len > MAX_HEADER || header_len > len - 8 {
-        return Err(damaged(format!("its header claims {header_len} bytes of a file of {len}: truncated or not safetensors")));
+        return Err(damaged(format!(
+            "its header claims {header_len} bytes of a file of {len}: truncated or not safetensors"
+        )));
     }
     let mut header = vec![0; header_len as usize];
     read_exact_at(file, &mut header, 8).map_err(ConvertError::read(path))?;
@@ -197,23 +211,38 @@ fn read_header(file: &File, len: u64, path: &Path) -> Result<(u64, BTreeMap<Stri
     values.remove("__metadata__");
     let mut entries = BTreeMap::new();
     for (name, value) in values {
-        let entry = serde_json::from_value(value).map_err(|e| damaged(format!("the entry of tensor {name} is not valid: {e}")))?;
+        let entry = serde_json::from_value(value)
+            .map_err(|e| damaged(format!("the entry of tensor {name} is not valid: {e}")))?;
         entries.insert(name, entry);
     }
     Ok((8 + header_len, entries))
 }
 
 /// Checks an entry against the file and places it.
-fn locate(name: String, entry: Entry, shard: usize, data_start: u64, len: u64) -> Result<StoredTensor, String> {
+fn locate(
+    name: String,
+    entry: Entry,
+    shard: usize,
+    data_start: u64,
+    len: u64,
+) -> Result<StoredTensor, String> {
     let [begin, end] = entry.data_offsets;
     let inside = begin <= end && end <= len - data_start;
     if !inside {
-        return Err(format!("tensor {name} ends at byte {end} of {} bytes of data: the file is truncated", len - data_start));
+        return Err(format!(
+            "tensor {name} ends at byte {end} of {} bytes of data: the file is truncated",
+            len - data_start
+        ));
     }
     if let Some(dtype) = Dtype::from_name(&entry.dtype) {
         let bytes = entry.shape.iter().try_fold(dtype.bytes() as u64, |product, &n| product.checked_mul(n));
         if bytes != Some(end - begin) {
-            return Err(format!("tensor {name} of {} {:?} does not take {} bytes", entry.dtype, entry.shape, end - begin));
+            return Err(format!(
+                "tensor {name} of {} {:?} does not take {} bytes",
+                entry.dtype,
+                entry.shape,
+                end - begin
+            ));
         }
     }
     Ok(StoredTensor { name, shape: entry.shape, dtype: entry.dtype, shard, offset: data_start + begin })
@@ -226,7 +255,12 @@ fn widen(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
             bytes.as_chunks().0.iter().zip(out).for_each(|(&b, x)| *x = half::f16::from_le_bytes(b).to_f32());
         }
         Dtype::BF16 => {
-            bytes.as_chunks().0.iter().zip(out).for_each(|(&b, x)| *x = f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16));
+            bytes
+                .as_chunks()
+                .0
+                .iter()
+                .zip(out)
+                .for_each(|(&b, x)| *x = f32::from_bits(u32::from(u16::from_le_bytes(b)) << 16));
         }
     }
 }

@@ -74,7 +74,8 @@ pub fn write(
     };
     let file = TempFile::create(target.path).map_err(failed)?;
     let data = writer.begin(file).map_err(named)?;
-    let mut sink = FileSink { data, names: tensors.iter().map(|t| t.name.as_str()), open: false, named: &named };
+    let mut sink =
+        FileSink { data, names: tensors.iter().map(|t| t.name.as_str()), open: false, named: &named };
     stream::write_all(tensors, target.threads, &mut sink, progress, target.cancel)?;
     sink.data.finish().map_err(named)?.persist().map_err(failed)?;
     Ok(written)

@@ -99,7 +99,9 @@ impl TextConfig {
         refuse_unsupported(fields)?;
         let n_layers = fields.count("num_hidden_layers")?;
         if n_layers > 1024 {
-            return Err(fields.problem(format!("'num_hidden_layers' is {n_layers}; at most 1024 are converted")));
+            return Err(
+                fields.problem(format!("'num_hidden_layers' is {n_layers}; at most 1024 are converted"))
+            );
         }
         let sliding = sliding_layers(fields, family, n_layers as usize)?;
         let shared_kv = fields.opt_count("num_kv_shared_layers")?.unwrap_or(0);
@@ -163,10 +165,15 @@ fn family(fields: &Fields) -> Result<Family> {
     }
     let architectures = fields.opt_strings("architectures")?.unwrap_or_default();
     match architectures.first() {
-        Some(&("Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration")) if model_type.is_empty() => Ok(Family::Gemma3),
-        Some(&("Gemma4ForCausalLM" | "Gemma4ForConditionalGeneration")) if model_type.is_empty() => Ok(Family::Gemma4),
+        Some(&("Gemma3ForCausalLM" | "Gemma3ForConditionalGeneration")) if model_type.is_empty() => {
+            Ok(Family::Gemma3)
+        }
+        Some(&("Gemma4ForCausalLM" | "Gemma4ForConditionalGeneration")) if model_type.is_empty() => {
+            Ok(Family::Gemma4)
+        }
         first => {
-            let found = if model_type.is_empty() { first.copied().unwrap_or("no model_type") } else { model_type };
+            let found =
+                if model_type.is_empty() { first.copied().unwrap_or("no model_type") } else { model_type };
             Err(ConvertError::Architecture { path: fields.path().to_owned(), found: format!("'{found}'") })
         }
     }
@@ -178,7 +185,9 @@ fn refuse_unsupported(fields: &Fields) -> Result<()> {
         return Err(fields.problem("'attention_bias' is true; Gemma models have no such biases"));
     }
     if let Some(cap) = fields.opt_number("attn_logit_softcapping")? {
-        return Err(fields.problem(format!("'attn_logit_softcapping' is {cap}, which Gemma 3 and 4 do not have")));
+        return Err(
+            fields.problem(format!("'attn_logit_softcapping' is {cap}, which Gemma 3 and 4 do not have"))
+        );
     }
     match fields.opt_str("hidden_activation")?.unwrap_or("gelu_pytorch_tanh") {
         "gelu_pytorch_tanh" => Ok(()),
@@ -189,16 +198,24 @@ fn refuse_unsupported(fields: &Fields) -> Result<()> {
 fn sliding_layers(fields: &Fields, family: Family, n_layers: usize) -> Result<Vec<bool>> {
     if let Some(types) = fields.opt_strings("layer_types")? {
         if types.len() != n_layers {
-            return Err(fields.problem(format!("'layer_types' has {} entries for {n_layers} layers", types.len())));
+            return Err(
+                fields.problem(format!("'layer_types' has {} entries for {n_layers} layers", types.len()))
+            );
         }
         let parse = |&kind: &&str| match kind {
             "sliding_attention" => Ok(true),
             "full_attention" => Ok(false),
-            other => Err(fields.problem(format!("'layer_types' names {other}, which Gemma models do not have"))),
+            other => {
+                Err(fields.problem(format!("'layer_types' names {other}, which Gemma models do not have")))
+            }
         };
         return types.iter().map(parse).collect();
     }
-    let key = if fields.get("sliding_window_pattern").is_some() { "sliding_window_pattern" } else { "_sliding_window_pattern" };
+    let key = if fields.get("sliding_window_pattern").is_some() {
+        "sliding_window_pattern"
+    } else {
+        "_sliding_window_pattern"
+    };
     let period = fields.count_or(key, 6)? as usize;
     let mut sliding: Vec<bool> = (1..=n_layers).map(|i| !i.is_multiple_of(period)).collect();
     if family == Family::Gemma4 {
@@ -211,7 +228,8 @@ fn layers(fields: &Fields, family: Family, sliding: &[bool], shared_kv: u64) -> 
     let feed_forward = fields.count("intermediate_size")?;
     let kv_heads = fields.count_or("num_key_value_heads", 4)?;
     let value_is_key = family == Family::Gemma4 && fields.flag("attention_k_eq_v")?;
-    let global_kv_heads = if value_is_key { fields.count_or("num_global_key_value_heads", kv_heads)? } else { kv_heads };
+    let global_kv_heads =
+        if value_is_key { fields.count_or("num_global_key_value_heads", kv_heads)? } else { kv_heads };
     let double_wide = fields.flag("use_double_wide_mlp")?;
     let first_shared = sliding.len() - shared_kv as usize;
     let layer = |(i, &sliding): (usize, &bool)| Layer {
@@ -227,20 +245,28 @@ fn experts(fields: &Fields) -> Result<Option<Experts>> {
     if !fields.flag("enable_moe_block")? {
         return Ok(None);
     }
-    let width = if fields.get("moe_intermediate_size").is_some() { "moe_intermediate_size" } else { "expert_intermediate_size" };
+    let width = if fields.get("moe_intermediate_size").is_some() {
+        "moe_intermediate_size"
+    } else {
+        "expert_intermediate_size"
+    };
     let experts = Experts {
         count: fields.count("num_experts")?,
         used: fields.count("top_k_experts")?,
         feed_forward: fields.count(width)?,
     };
     if experts.used > experts.count {
-        return Err(fields.problem(format!("'top_k_experts' is {} of {} experts", experts.used, experts.count)));
+        return Err(
+            fields.problem(format!("'top_k_experts' is {} of {} experts", experts.used, experts.count))
+        );
     }
     Ok(Some(experts))
 }
 
 fn per_layer_input(fields: &Fields) -> Result<Option<PerLayerInput>> {
-    let Some(dim) = fields.opt_count("hidden_size_per_layer_input")?.filter(|&d| d > 0) else { return Ok(None) };
+    let Some(dim) = fields.opt_count("hidden_size_per_layer_input")?.filter(|&d| d > 0) else {
+        return Ok(None);
+    };
     let vocab = fields.count_or("vocab_size_per_layer_input", fields.count_or("vocab_size", 262_144)?)?;
     Ok(Some(PerLayerInput { dim, vocab }))
 }
@@ -281,8 +307,13 @@ fn rope(fields: Option<&Fields>, default_theta: f64, family: Family) -> Result<R
             rope.factor = fields.opt_number("factor")?.unwrap_or(1.0);
         }
         (other, _) => {
-            let known = if family == Family::Gemma4 { "default, linear and proportional" } else { "default and linear" };
-            return Err(fields.problem(format!("rope_type '{other}' is not known for {}; {known} are", family.name())));
+            let known = if family == Family::Gemma4 {
+                "default, linear and proportional"
+            } else {
+                "default and linear"
+            };
+            return Err(fields
+                .problem(format!("rope_type '{other}' is not known for {}; {known} are", family.name())));
         }
     }
     let positive = rope.theta > 0.0 && rope.factor > 0.0 && rope.rotated > 0.0 && rope.rotated <= 1.0;
@@ -303,7 +334,10 @@ impl LayerOverrides {
             let index = index.ok_or_else(|| problem(format!("names layer {key} of {n_layers}")))?;
             let Some(layer) = all.nested(key)? else { continue };
             if let Some(other) = layer.keys().find(|k| !KNOWN.contains(&k.as_str())) {
-                return Err(problem(format!("of layer {key} sets '{other}'; known are {}", KNOWN.join(", "))));
+                return Err(problem(format!(
+                    "of layer {key} sets '{other}'; known are {}",
+                    KNOWN.join(", ")
+                )));
             }
             overrides.push((index, layer));
         }
@@ -320,11 +354,14 @@ impl LayerOverrides {
         }
         // GGUF states one head size for sliding layers and one for full ones.
         for (sliding, slot) in [(true, &mut config.head_dim_sliding), (false, &mut config.head_dim_full)] {
-            let mut dims = config.layers.iter().zip(&head_dims).filter(|(l, _)| l.sliding == sliding).map(|(_, &d)| d);
+            let mut dims =
+                config.layers.iter().zip(&head_dims).filter(|(l, _)| l.sliding == sliding).map(|(_, &d)| d);
             let Some(first) = dims.next() else { continue };
             if let Some(other) = dims.find(|&d| d != first) {
                 let kind = if sliding { "sliding" } else { "full" };
-                let problem = format!("{kind} layers have heads of {first} and of {other} elements; GGUF can state one size");
+                let problem = format!(
+                    "{kind} layers have heads of {first} and of {other} elements; GGUF can state one size"
+                );
                 return Err(fields.problem(problem));
             }
             *slot = first;

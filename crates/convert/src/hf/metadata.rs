@@ -32,8 +32,14 @@ pub enum Setting {
 impl General {
     /// Reads `generation_config.json`; names the model after its folder.
     pub fn read(dir: &Path, size_label: String) -> Result<Self> {
-        let generation: Map<String, Value> = json::read_optional(&dir.join("generation_config.json"))?.unwrap_or_default();
-        Ok(Self { name: name(dir), size_label, sampling: sampling(&generation), suppressed: suppressed(&generation) })
+        let generation: Map<String, Value> =
+            json::read_optional(&dir.join("generation_config.json"))?.unwrap_or_default();
+        Ok(Self {
+            name: name(dir),
+            size_label,
+            sampling: sampling(&generation),
+            suppressed: suppressed(&generation),
+        })
     }
 
     /// Writes the `general` section.
@@ -100,7 +106,13 @@ pub fn size_label(shared: u64, one_expert: u64, experts: Option<u64>) -> String 
         n if n > 1e6 => (n * 1e-6, "M"),
         n => (n * 1e-3, "K"),
     };
-    let digits = if scaled.round() >= 10.0 { 0 } else if scaled.round() >= 1.0 { 1 } else { 2 };
+    let digits = if scaled.round() >= 10.0 {
+        0
+    } else if scaled.round() >= 1.0 {
+        1
+    } else {
+        2
+    };
     let size = format!("{scaled:.digits$}{suffix}");
     experts.map(|count| format!("{count}x{size}")).unwrap_or(size)
 }
@@ -156,8 +168,9 @@ impl Keys<'_> {
 
     /// One number when all layers agree, an array otherwise.
     fn per_layer(&mut self, key: &str, values: impl Iterator<Item = u64>) -> Result<(), WriteError> {
-        let values: Vec<i32> =
-            values.map(|n| i32::try_from(n).expect("counts are checked when the configuration is read")).collect();
+        let values: Vec<i32> = values
+            .map(|n| i32::try_from(n).expect("counts are checked when the configuration is read"))
+            .collect();
         match values.first() {
             Some(&first) if values.iter().all(|&n| n == first) => self.count(key, first as u64),
             _ => self.writer.set(&format!("{}.{key}", self.prefix), values.as_slice()),

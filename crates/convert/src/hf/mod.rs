@@ -60,7 +60,12 @@ impl ConvertOptions {
 /// # Errors
 /// When the folder lacks a file or a shard, a file is damaged, a tensor is missing, unknown or of a wrong shape, the
 /// output cannot be written, or the work was cancelled. `out` is then as it was before.
-pub fn convert(dir: &Path, out: &Path, options: &ConvertOptions, progress: &mut dyn FnMut(Progress)) -> Result<Report> {
+pub fn convert(
+    dir: &Path,
+    out: &Path,
+    options: &ConvertOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Report> {
     let start = Instant::now();
     let config = TextConfig::from_fields(&Fields::open(dir)?)?;
     let checkpoint = Checkpoint::open(dir)?;
@@ -88,12 +93,17 @@ pub fn convert(dir: &Path, out: &Path, options: &ConvertOptions, progress: &mut 
 /// are cut. Gemma 3's vocabulary is filled up instead.
 fn vocabulary(config: &TextConfig, tokenizer: Option<&mut Tokenizer>, notes: &mut Vec<String>) -> u64 {
     let Some(tokenizer) = tokenizer else {
-        notes.push("the folder has no tokenizer: the output has no vocabulary and takes token ids only".into());
+        notes.push(
+            "the folder has no tokenizer: the output has no vocabulary and takes token ids only".into(),
+        );
         return config.vocab;
     };
     let tokens = tokenizer.tokens.len() as u64;
     if config.family == Family::Gemma4 && tokens < config.vocab {
-        notes.push(format!("{} embeddings beyond the tokenizer's {tokens} tokens are left out", config.vocab - tokens));
+        notes.push(format!(
+            "{} embeddings beyond the tokenizer's {tokens} tokens are left out",
+            config.vocab - tokens
+        ));
         return tokens;
     }
     notes.extend(tokenizer.fit(config.vocab as usize));
@@ -122,7 +132,8 @@ fn plan<'a>(
         experts: config.experts.map_or(0, |e| e.count as usize),
         queries_per_kv: (config.heads / first_kv) as usize,
     };
-    let choices = mix::choose(options.file_type, &candidates, facts, &options.overrides, options.imatrix.is_some());
+    let choices =
+        mix::choose(options.file_type, &candidates, facts, &options.overrides, options.imatrix.is_some());
     notes.extend(mix::fallback_note(&choices));
     for (tensor, choice) in tensors.iter_mut().zip(choices) {
         tensor.ty = choice.ty;

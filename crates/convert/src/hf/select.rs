@@ -51,7 +51,8 @@ impl<'a> Selection<'a> {
         if parts.text.is_empty() {
             return Ok(Self { tensors, bf16, notes });
         }
-        let name = |t: &&StoredTensor| format!("{} {:?} in {}", t.name, t.shape, checkpoint.path(t).display());
+        let name =
+            |t: &&StoredTensor| format!("{} {:?} in {}", t.name, t.shape, checkpoint.path(t).display());
         Err(ConvertError::UnknownTensors { names: parts.text.values().map(name).collect() })
     }
 }
@@ -82,14 +83,17 @@ impl<'a> Parts<'a> {
     }
 
     fn notes(&self) -> Vec<String> {
-        let note = |(part, count): (&String, &usize)| format!("{part}: {count} tensors are not part of the text model");
+        let note = |(part, count): (&String, &usize)| {
+            format!("{part}: {count} tensors are not part of the text model")
+        };
         self.other.iter().map(note).collect()
     }
 }
 
 /// A text tensor's name behind the model's prefix; `None` for tensors of other parts.
 fn text_name(name: &str) -> Option<&str> {
-    const PREFIXES: [&str; 4] = ["model.language_model.", "language_model.model.", "language_model.", "model."];
+    const PREFIXES: [&str; 4] =
+        ["model.language_model.", "language_model.model.", "language_model.", "model."];
     let stripped = PREFIXES.iter().find_map(|p| name.strip_prefix(p)).unwrap_or(name);
     let other = ["vision", "audio", "projector"].iter().any(|part| stripped.contains(part));
     (!other).then_some(stripped)

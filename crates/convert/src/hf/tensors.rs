@@ -66,7 +66,13 @@ impl List<'_> {
     }
 
     /// A norm: Gemma 3 stores its weights minus 1.
-    fn norm(&mut self, hf: impl Into<String>, gguf: impl Into<String>, len: u64, edit: Edit) -> &mut TensorSpec {
+    fn norm(
+        &mut self,
+        hf: impl Into<String>,
+        gguf: impl Into<String>,
+        len: u64,
+        edit: Edit,
+    ) -> &mut TensorSpec {
         let shift = if self.config.family == Family::Gemma3 { 1.0 } else { 0.0 };
         let spec = self.push(hf.into() + ".weight", gguf.into() + ".weight", &[len]);
         spec.edit = Edit { shift, ..edit };
@@ -74,14 +80,19 @@ impl List<'_> {
     }
 
     fn globals(&mut self) {
-        let (hidden, vocab, n_layers) = (self.config.hidden, self.config.vocab, self.config.layers.len() as u64);
+        let (hidden, vocab, n_layers) =
+            (self.config.hidden, self.config.vocab, self.config.layers.len() as u64);
         self.push("embed_tokens.weight", "token_embd.weight", &[vocab, hidden]).by_token = true;
         if !self.config.tied {
             self.push("lm_head.weight", "output.weight", &[vocab, hidden]).by_token = true;
         }
         if let Some(input) = self.config.per_layer {
             let width = input.dim * n_layers;
-            let table = self.push("embed_tokens_per_layer.weight", "per_layer_token_embd.weight", &[input.vocab, width]);
+            let table = self.push(
+                "embed_tokens_per_layer.weight",
+                "per_layer_token_embd.weight",
+                &[input.vocab, width],
+            );
             table.by_token = true;
             self.push("per_layer_model_projection.weight", "per_layer_model_proj.weight", &[width, hidden]);
             self.norm("per_layer_projection_norm", "per_layer_proj_norm", input.dim, Edit::NONE);
@@ -118,9 +129,11 @@ impl List<'_> {
         let own_kv = i < config.own_kv_layers();
         self.norm(hf("input_layernorm"), gguf("attn_norm"), config.hidden, Edit::NONE);
         self.push(hf("self_attn.q_proj.weight"), gguf("attn_q.weight"), &[q, config.hidden]);
-        self.push(hf("self_attn.k_proj.weight"), gguf("attn_k.weight"), &[kv, config.hidden]).required = own_kv;
+        self.push(hf("self_attn.k_proj.weight"), gguf("attn_k.weight"), &[kv, config.hidden]).required =
+            own_kv;
         if !layer.value_is_key {
-            self.push(hf("self_attn.v_proj.weight"), gguf("attn_v.weight"), &[kv, config.hidden]).required = own_kv;
+            self.push(hf("self_attn.v_proj.weight"), gguf("attn_v.weight"), &[kv, config.hidden]).required =
+                own_kv;
         }
         self.push(hf("self_attn.o_proj.weight"), gguf("attn_output.weight"), &[config.hidden, q]);
         let factor = query_factor(config);

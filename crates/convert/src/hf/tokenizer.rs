@@ -63,7 +63,8 @@ impl Tokenizer {
     /// When a tokenizer file cannot be read or is of a kind that the family does not use.
     pub fn read(dir: &Path, config: &TextConfig) -> Result<Option<Self>> {
         let tokenizer_json: Option<TokenizerJson> = TokenizerJson::open(dir)?;
-        let settings: Map<String, Value> = json::read_optional(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
+        let settings: Map<String, Value> =
+            json::read_optional(&dir.join("tokenizer_config.json"))?.unwrap_or_default();
         let model_file = dir.join("tokenizer.model");
         let mut tokenizer = match (config.family, &tokenizer_json) {
             (Family::Gemma4, Some(tokenizer)) => gemma4(tokenizer, &settings),
@@ -87,8 +88,12 @@ impl Tokenizer {
         (self.tokens.len()..rows).for_each(|id| self.tokens.push(Token::padding(id)));
         self.special_ids.retain(|&(_, id)| (id as usize) < rows);
         match found {
-            n if n < rows => Some(format!("the tokenizer has {n} tokens for {rows} embeddings; the rest are filled in as unused")),
-            n if n > rows => Some(format!("the tokenizer has {n} tokens for {rows} embeddings; tokens from {rows} on are left out")),
+            n if n < rows => Some(format!(
+                "the tokenizer has {n} tokens for {rows} embeddings; the rest are filled in as unused"
+            )),
+            n if n > rows => Some(format!(
+                "the tokenizer has {n} tokens for {rows} embeddings; tokens from {rows} on are left out"
+            )),
             _ => None,
         }
     }
@@ -111,7 +116,8 @@ const GEMMA4_VISIBLE: [&str; 7] = [
 
 fn gemma4(json: &TokenizerJson, settings: &Map<String, Value>) -> Tokenizer {
     let named = named_specials(settings);
-    let special: HashSet<&str> = json.added.iter().filter(|t| t.special).map(|t| t.content.as_str()).collect();
+    let special: HashSet<&str> =
+        json.added.iter().filter(|t| t.special).map(|t| t.content.as_str()).collect();
     let added: HashSet<&str> = json.added.iter().map(|t| t.content.as_str()).collect();
     let kind = |text: &str| {
         let is_special = named.contains(text) || (special.contains(text) && !is_reserved(text));
@@ -124,7 +130,15 @@ fn gemma4(json: &TokenizerJson, settings: &Map<String, Value>) -> Tokenizer {
         }
     };
     let token = |text: String| Token { kind: kind(&text), score: NO_SCORE, text };
-    empty("gemma4", json.texts().into_iter().enumerate().map(|(id, t)| t.map_or_else(|| Token::padding(id), token)).collect(), json.merge_lines())
+    empty(
+        "gemma4",
+        json.texts()
+            .into_iter()
+            .enumerate()
+            .map(|(id, t)| t.map_or_else(|| Token::padding(id), token))
+            .collect(),
+        json.merge_lines(),
+    )
 }
 
 /// Places kept free in the vocabulary: listed as special by some tokenizers, but plain text to every engine.
@@ -143,8 +157,12 @@ fn named_specials(settings: &Map<String, Value>) -> HashSet<String> {
     for (key, value) in settings {
         match value {
             _ if key.ends_with("_token") => named.extend(content(value)),
-            Value::Array(list) if key.ends_with("special_tokens") => named.extend(list.iter().filter_map(content)),
-            Value::Object(map) if key.ends_with("special_tokens") => named.extend(map.values().filter_map(content)),
+            Value::Array(list) if key.ends_with("special_tokens") => {
+                named.extend(list.iter().filter_map(content))
+            }
+            Value::Object(map) if key.ends_with("special_tokens") => {
+                named.extend(map.values().filter_map(content))
+            }
             _ => {}
         }
     }
@@ -167,7 +185,10 @@ fn gemma3_sentencepiece(dir: &Path, settings: &Map<String, Value>) -> Result<Tok
     for (id, value) in decoder.into_iter().flatten() {
         let (Ok(id), Some(text)) = (id.parse(), content(value)) else {
             let path = dir.join("tokenizer_config.json");
-            return Err(ConvertError::file(&path, format!("'added_tokens_decoder' has a malformed entry '{id}'")));
+            return Err(ConvertError::file(
+                &path,
+                format!("'added_tokens_decoder' has a malformed entry '{id}'"),
+            ));
         };
         let special = value.get("special").and_then(Value::as_bool).unwrap_or(false);
         put(&mut tokens, id, added_token(text, special));
@@ -211,14 +232,21 @@ fn gemma3_json(json: &TokenizerJson, _settings: &Map<String, Value>) -> Tokenize
     let token = |text: String| match added.get(text.as_str()) {
         Some(&special) => added_token(text, special),
         None if is_byte(&text) => Token { text, score: NO_SCORE, kind: TokenKind::Byte },
-        None => Token { score: scores.get(&text).copied().unwrap_or(NO_SCORE), kind: TokenKind::Normal, text },
+        None => {
+            Token { score: scores.get(&text).copied().unwrap_or(NO_SCORE), kind: TokenKind::Normal, text }
+        }
     };
-    let tokens = json.texts().into_iter().enumerate().map(|(id, t)| t.map_or_else(|| Token::padding(id), token));
+    let tokens =
+        json.texts().into_iter().enumerate().map(|(id, t)| t.map_or_else(|| Token::padding(id), token));
     empty("llama", tokens.collect(), Vec::new())
 }
 
 /// Ids of the special tokens: from the texts in `tokenizer_config.json`, else from the numbers in `config.json`.
-fn special_ids(dir: &Path, settings: &Map<String, Value>, tokens: &[Token]) -> Result<Vec<(&'static str, u32)>> {
+fn special_ids(
+    dir: &Path,
+    settings: &Map<String, Value>,
+    tokens: &[Token],
+) -> Result<Vec<(&'static str, u32)>> {
     const KINDS: [(&str, &str); 5] =
         [("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"), ("mask", "mask")];
     let config: Map<String, Value> = json::read(&dir.join("config.json"))?;
@@ -243,9 +271,12 @@ fn chat_templates(dir: &Path, settings: &Map<String, Value>) -> Result<Vec<(Stri
     let jinja = dir.join("chat_template.jinja");
     let stored = match settings.get("chat_template").filter(|t| !t.is_null()) {
         Some(template) => template.clone(),
-        None if jinja.is_file() => Value::String(std::fs::read_to_string(&jinja).map_err(ConvertError::read(&jinja))?),
+        None if jinja.is_file() => {
+            Value::String(std::fs::read_to_string(&jinja).map_err(ConvertError::read(&jinja))?)
+        }
         None => {
-            let file: Map<String, Value> = json::read_optional(&dir.join("chat_template.json"))?.unwrap_or_default();
+            let file: Map<String, Value> =
+                json::read_optional(&dir.join("chat_template.json"))?.unwrap_or_default();
             file.get("chat_template").cloned().unwrap_or_default()
         }
     };

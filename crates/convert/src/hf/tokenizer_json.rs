@@ -68,7 +68,9 @@ impl TokenizerJson {
         let kind = stored.model.kind.unwrap_or_else(|| "BPE".into());
         if kind != "BPE" || !stored.model.byte_fallback {
             let fallback = if stored.model.byte_fallback { "with" } else { "without" };
-            return Err(problem(format!("its model is {kind} {fallback} byte fallback; Gemma's is BPE with it")));
+            return Err(problem(format!(
+                "its model is {kind} {fallback} byte fallback; Gemma's is BPE with it"
+            )));
         }
         let ids = stored.model.vocab.values().chain(stored.added_tokens.iter().map(|t| &t.id));
         if let Some(id) = ids.copied().find(|&id| id as usize >= MAX_TOKENS) {
