@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lapidary_backend::KvFormat;
+use lapidary_convert::FileType;
 use lapidary_engine::SamplerConfig;
 
 /// Runs Google's Gemma models from GGUF files.
@@ -31,6 +32,10 @@ pub enum Command {
     Trace(TraceArgs),
     /// Measure speed, and the share of the machine's limit that it reaches
     Bench(BenchArgs),
+    /// Make a GGUF file of a Hugging Face folder
+    Convert(ConvertArgs),
+    /// Write a GGUF file in another type
+    Quantize(QuantizeArgs),
     /// Check this machine, and a model file
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
@@ -331,6 +336,61 @@ pub struct BenchArgs {
 }
 
 #[derive(Args)]
+pub struct ConvertArgs {
+    /// Folder with config.json and safetensors files of a Gemma 3 or Gemma 4 model
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Output file
+    #[arg(short, long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Type of the output: f32, f16, bf16, q8_0, q4_k_m, ...
+    #[arg(long = "type", default_value = "bf16", value_name = "TYPE", value_parser = file_type)]
+    pub file_type: FileType,
+    #[command(flatten)]
+    pub rounding: RoundingArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct QuantizeArgs {
+    /// Input file (GGUF), best in f32, f16 or bf16
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// Output file
+    #[arg(value_name = "OUT")]
+    pub out: PathBuf,
+    /// Type of the output: f32 f16 bf16 q8_0 q6_k q5_k_m q5_k_s q5_1 q5_0 q4_k_m q4_k_s q4_1 q4_0 iq4_nl iq4_xs
+    /// q3_k_l q3_k_m q3_k_s q2_k
+    #[arg(value_name = "TYPE", value_parser = file_type)]
+    pub file_type: FileType,
+    #[command(flatten)]
+    pub rounding: RoundingArgs,
+    /// Show what would be written, without writing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How weights are rounded.
+#[derive(Args)]
+pub struct RoundingArgs {
+    /// Importance matrix of the weights (made by an imatrix tool)
+    #[arg(long, value_name = "FILE")]
+    pub imatrix: Option<PathBuf>,
+    /// Type of the tensors whose name matches a pattern, such as 'ffn_down_exps=q6_k'; may be given several times,
+    /// the first that matches counts
+    #[arg(long, value_name = "PATTERN=TYPE")]
+    pub tensor: Vec<String>,
+    /// Threads [default: all cores]
+    #[arg(short, long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+#[derive(Args)]
 pub struct DoctorArgs {
     /// Also check this model file
     #[arg(short, long, value_name = "FILE", env = "LAPIDARY_MODEL")]
@@ -344,6 +404,11 @@ pub struct DoctorArgs {
 pub struct CompletionsArgs {
     /// The shell
     pub shell: clap_complete::Shell,
+}
+
+fn file_type(name: &str) -> Result<FileType, String> {
+    FileType::from_name(name)
+        .ok_or_else(|| format!("no such type; known: {}", FileType::ALL.map(FileType::name).join(" ")))
 }
 
 fn number(text: &str) -> Result<f32, String> {

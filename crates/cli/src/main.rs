@@ -25,6 +25,8 @@ fn main() -> ExitCode {
         Command::Perplexity(args) => command::perplexity::run(args),
         Command::Trace(args) => command::trace::run(args),
         Command::Bench(args) => command::bench::run(args),
+        Command::Convert(args) => command::convert::run(args),
+        Command::Quantize(args) => command::quantize::run(args),
         Command::Doctor(args) => command::doctor::run(args),
         Command::Completions(args) => command::completions::run(args),
     };
@@ -32,6 +34,10 @@ fn main() -> ExitCode {
         Ok(()) if interrupt::happened() => ExitCode::from(INTERRUPTED),
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(_) if interrupt::happened() => {
+            eprintln!("interrupted");
+            ExitCode::from(INTERRUPTED)
+        }
         Err(error) => {
             eprintln!("{}", output::report(&error));
             ExitCode::FAILURE

@@ -19,7 +19,11 @@ fn model(family: Family) -> tempfile::TempDir {
 }
 
 fn run(dir: &Path, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_lapidary")).current_dir(dir).args(args).output().expect("the binary runs")
+    Command::new(env!("CARGO_BIN_EXE_lapidary"))
+        .current_dir(dir)
+        .args(args)
+        .output()
+        .expect("the binary runs")
 }
 
 fn success(dir: &Path, args: &[&str]) -> String {
@@ -38,14 +42,16 @@ fn generate_is_reproducible_and_its_prompt_is_tokenize() {
     for family in [Family::Gemma3, Family::Experts { merged: true }, Family::PerLayer] {
         let dir = model(family);
         let generate = |extra: &[&str]| {
-            let base = ["generate", "-m", "model.gguf", "-p", "the cat", "-n", "12", "--ignore-eos", "--json"];
+            let base =
+                ["generate", "-m", "model.gguf", "-p", "the cat", "-n", "12", "--ignore-eos", "--json"];
             json(dir.path(), &[&base, extra].concat())
         };
         let greedy = generate(&["--temp", "0"]);
         assert_eq!(greedy["ids"].as_array().unwrap().len(), 12);
         assert_eq!(greedy["finish_reason"], "length");
         assert_eq!(greedy["ids"], generate(&["--temp", "0", "-t", "1"])["ids"]);
-        let seeded = generate(&["--temp", "2", "--seed", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"]);
+        let seeded =
+            generate(&["--temp", "2", "--seed", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"]);
         let again = generate(&["--temp", "2", "--seed", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0"]);
         assert_eq!(seeded["ids"], again["ids"]);
         assert_ne!(seeded["ids"], greedy["ids"]);
@@ -58,13 +64,15 @@ fn generate_is_reproducible_and_its_prompt_is_tokenize() {
 #[test]
 fn logprobs_come_best_first_and_the_best_is_the_greedy_choice() {
     let dir = model(Family::Gemma3);
-    let args = ["generate", "-m", "model.gguf", "-p", "a", "-n", "5", "--temp", "0", "--logprobs", "3", "--json"];
+    let args =
+        ["generate", "-m", "model.gguf", "-p", "a", "-n", "5", "--temp", "0", "--logprobs", "3", "--json"];
     let report = json(dir.path(), &args);
     let steps = report["logprobs"].as_array().unwrap();
     assert_eq!(steps.len(), report["ids"].as_array().unwrap().len());
     for (step, id) in steps.iter().zip(report["ids"].as_array().unwrap()) {
         assert_eq!(step[0]["id"], *id);
-        let values: Vec<f64> = step.as_array().unwrap().iter().map(|l| l["logprob"].as_f64().unwrap()).collect();
+        let values: Vec<f64> =
+            step.as_array().unwrap().iter().map(|l| l["logprob"].as_f64().unwrap()).collect();
         assert!(values.len() == 3 && values.windows(2).all(|w| w[0] >= w[1]) && values[0] < 0.0);
     }
 }
@@ -72,7 +80,8 @@ fn logprobs_come_best_first_and_the_best_is_the_greedy_choice() {
 #[test]
 fn text_goes_to_stdout_and_timings_to_stderr() {
     let dir = model(Family::Gemma3);
-    let output = run(dir.path(), &["generate", "-m", "model.gguf", "-p", "the cat", "-n", "3", "--temp", "0"]);
+    let output =
+        run(dir.path(), &["generate", "-m", "model.gguf", "-p", "the cat", "-n", "3", "--temp", "0"]);
     assert!(output.stdout.starts_with(b"the cat"));
     assert!(String::from_utf8_lossy(&output.stderr).contains("generated 3 tokens"));
 }
@@ -100,7 +109,8 @@ fn zero_tokens_and_a_full_context_end_cleanly() {
 #[test]
 fn stop_strings_end_the_text_and_are_not_shown() {
     let dir = model(Family::Gemma3);
-    let args = ["generate", "-m", "model.gguf", "-p", "the", "-n", "30", "--seed", "1", "--ignore-eos", "--json"];
+    let args =
+        ["generate", "-m", "model.gguf", "-p", "the", "-n", "30", "--seed", "1", "--ignore-eos", "--json"];
     let plain = json(dir.path(), &args);
     let text = plain["text"].as_str().unwrap();
     // Any later character of the text serves as a stop string.
@@ -119,7 +129,8 @@ fn trace_perplexity_and_generate_tell_the_same_story() {
     let text = "the cat sat on the mat and then the cat ate the hat of the man ".repeat(4);
     std::fs::write(dir.path().join("text.txt"), &text).unwrap();
     let ids = json(dir.path(), &["tokenize", "-m", "model.gguf", "-f", "text.txt", "--json"])["ids"].clone();
-    let ids: Vec<usize> = ids.as_array().unwrap().iter().take(64).map(|v| v.as_u64().unwrap() as usize).collect();
+    let ids: Vec<usize> =
+        ids.as_array().unwrap().iter().take(64).map(|v| v.as_u64().unwrap() as usize).collect();
     let list = ids.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let points = "logits,hidden,router";
     success(dir.path(), &["trace", "-m", "model.gguf", "--ids", &list, "--out", "t.st", "--points", points]);
@@ -131,15 +142,13 @@ fn trace_perplexity_and_generate_tell_the_same_story() {
     assert_eq!(traced.tensor("final_norm").unwrap().shape(), [64, 256]);
     assert_eq!(traced.tensor("router.3.ids").unwrap().shape(), [64, 2]);
 
-    let args = ["perplexity", "-m", "model.gguf", "-f", "text.txt", "-c", "64", "--method", "window", "--json"];
+    let args =
+        ["perplexity", "-m", "model.gguf", "-f", "text.txt", "-c", "64", "--method", "window", "--json"];
     let report = json(dir.path(), &args);
     let nll = report["nll"].as_array().unwrap();
     assert_eq!(nll.len(), 63);
-    let logits: Vec<f64> = logits
-        .data()
-        .chunks_exact(4)
-        .map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap())))
-        .collect();
+    let logits: Vec<f64> =
+        logits.data().chunks_exact(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect();
     for (i, found) in nll.iter().enumerate() {
         let row = &logits[i * common::VOCAB..][..common::VOCAB];
         let expected = row.iter().map(|l| l.exp()).sum::<f64>().ln() - row[ids[i + 1]];
@@ -178,7 +187,8 @@ fn info_lists_what_is_there() {
 #[test]
 fn bench_reports_every_test() {
     let dir = model(Family::Experts { merged: false });
-    let args = ["bench", "-m", "model.gguf", "--prompt", "16", "--gen", "4", "--depth", "0,40", "--batch", "1,3"];
+    let args =
+        ["bench", "-m", "model.gguf", "--prompt", "16", "--gen", "4", "--depth", "0,40", "--batch", "1,3"];
     let report = json(dir.path(), &[&args[..], &["--repeat", "2", "--json"]].concat());
     let rows = report["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6);

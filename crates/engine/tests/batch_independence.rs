@@ -72,7 +72,8 @@ fn chunks_and_threads_do_not_matter() {
         for activations in [ActivationMode::Q8, ActivationMode::F32] {
             let whole = Run::new(family, cpu(2, activations), KvFormat::F16).chunked(&tokens(1), LENGTH);
             for (threads, chunk) in [(1, 1), (2, 7), (3, 64), (1, LENGTH)] {
-                let other = Run::new(family, cpu(threads, activations), KvFormat::F16).chunked(&tokens(1), chunk);
+                let other =
+                    Run::new(family, cpu(threads, activations), KvFormat::F16).chunked(&tokens(1), chunk);
                 assert_same_bits(&format!("{family:?} in chunks of {chunk}"), &whole, &other);
             }
         }

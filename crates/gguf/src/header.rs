@@ -27,6 +27,8 @@ pub const MAX_DIMS: usize = 4;
 pub const MAX_NAME: u64 = 65_535;
 /// Largest alignment of tensor data, in bytes.
 pub const MAX_ALIGNMENT: u64 = 1 << 24;
+/// A list that would take more bytes than this is a wrong count, not a file that was cut off.
+const MAX_CREDIBLE_LIST: u64 = 1 << 30;
 /// Smallest metadata pair: key length, one key byte, type, one byte of value.
 const MIN_PAIR: u64 = 8 + 1 + 4 + 1;
 /// Smallest tensor info: name length, one name byte, dimension count, type, offset.
@@ -123,11 +125,17 @@ impl Reader<'_> {
     /// Refuses a count whose smallest encoding does not fit the rest of the file.
     fn check_count(&self, what: &str, count: u64, min_bytes: u64) -> Result<()> {
         let left = (self.bytes.len() - self.at) as u64;
-        if count > left / min_bytes {
-            let problem = format!("it claims {count} {what}, more than its {left} remaining bytes can hold");
-            return Err(self.malformed(problem));
+        match count.checked_mul(min_bytes) {
+            Some(needed) if needed <= left => Ok(()),
+            Some(needed) if needed <= MAX_CREDIBLE_LIST => {
+                let what = format!("the list of {count} {what}");
+                let (file, offset) = (self.file.into(), self.at as u64);
+                Err(GgufError::Truncated { file, what, offset, needed: needed - left })
+            }
+            _ => Err(self.malformed(format!(
+                "it claims {count} {what}, more than its {left} remaining bytes can hold"
+            ))),
         }
-        Ok(())
     }
 
     fn check_limit(&self, what: &str, count: u64, limit: u64) -> Result<()> {

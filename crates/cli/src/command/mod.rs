@@ -2,9 +2,11 @@
 
 pub mod bench;
 pub mod completions;
+pub mod convert;
 pub mod doctor;
 pub mod generate;
 pub mod info;
 pub mod perplexity;
+pub mod quantize;
 pub mod tokenize;
 pub mod trace;

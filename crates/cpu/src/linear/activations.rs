@@ -1,7 +1,9 @@
 //! Activation rows rounded to 8 bits.
 //!
-//! A block of activations `x` is stored as codes `q` in -127..=127 with `x ~ scale * q`:
-//! `scale = amax / 127`, `q = round_half_even(x * (127 / amax))`. A block whose greatest magnitude is below
+//! A block of 32 activations `x` is stored as codes `q` in -127..=127 with `x ~ scale * q`:
+//! `scale = amax / 127`, `q = round_half_even(x * (127 / amax))`. A superblock of 256 has one scale too, that of
+//! its finest group of 32: a group's numbers are `x ~ scale * 2^shift * q` with a shift of 0 to 3, so that groups
+//! without the superblock's outliers are rounded up to eight times finer while sums stay integers. A block whose greatest magnitude is below
 //! [`TINY`] becomes zero (its reciprocal would overflow); a block with a NaN or an infinity gets zero codes and
 //! a NaN scale, so that the products of this row, and only of this row, become NaN.
 
@@ -31,6 +33,7 @@ pub(super) struct Activations {
     scaled_sums: AlignedVec,
     codes256: AlignedVec,
     scales256: AlignedVec,
+    shifts: AlignedVec,
     sums: AlignedVec,
 }
 
@@ -54,7 +57,9 @@ pub(super) struct Row256<'a> {
     pub(super) codes: &'a [i8],
     /// One scale a superblock.
     pub(super) scales: &'a [f32],
-    /// The sums of each 16 codes.
+    /// The power of two that the codes of each 32 columns are multiplied by.
+    pub(super) shifts: &'a [u8],
+    /// The sums of each 16 codes, shifted.
     pub(super) sums: &'a [i16],
 }
 
@@ -70,6 +75,7 @@ pub(super) struct Out32<'a> {
 pub(super) struct Out256<'a> {
     pub(super) codes: &'a mut [i8],
     pub(super) scales: &'a mut [f32],
+    pub(super) shifts: &'a mut [u8],
     pub(super) sums: &'a mut [i16],
 }
 
@@ -122,6 +128,7 @@ impl Activations {
             let blocks = cols / 256;
             let codes = Disjoint::new(self.codes256.ensure::<i8>(n_rows * cols));
             let scales = Disjoint::new(self.scales256.ensure::<f32>(n_rows * blocks));
+            let shifts = Disjoint::new(self.shifts.ensure::<u8>(n_rows * blocks * 8));
             let sums = Disjoint::new(self.sums.ensure::<i16>(n_rows * blocks * 16));
             for_rows(&|r| {
                 // SAFETY: each row is prepared once.
@@ -129,6 +136,7 @@ impl Activations {
                     Out256 {
                         codes: codes.range(r * cols, cols),
                         scales: scales.range(r * blocks, blocks),
+                        shifts: shifts.range(r * blocks * 8, blocks * 8),
                         sums: sums.range(r * blocks * 16, blocks * 16),
                     }
                 };
@@ -154,6 +162,7 @@ impl Activations {
         Row256 {
             codes: &self.codes256.get(self.n_rows * self.cols)[r * self.cols..][..self.cols],
             scales: &self.scales256.get(self.n_rows * blocks)[r * blocks..][..blocks],
+            shifts: &self.shifts.get(self.n_rows * blocks * 8)[r * blocks * 8..][..blocks * 8],
             sums: &self.sums.get(self.n_rows * blocks * 16)[r * blocks * 16..][..blocks * 16],
         }
     }
@@ -174,18 +183,62 @@ pub(super) fn factors(amax_bits: u32) -> (Option<f32>, f32) {
     }
 }
 
+/// The largest shift of a group in a superblock.
+const MAX_SHIFT: u8 = 3;
+
+/// Factors of a superblock: what codes are multiplied with on the way in at the largest shift, and the scale.
+#[inline(always)]
+pub(super) fn factors256(amax_bits: u32) -> (Option<f32>, f32) {
+    let (inverse, scale) = factors(amax_bits);
+    (inverse, scale / f32::from(1u8 << MAX_SHIFT))
+}
+
+/// The shift of a group and its factor on the way in: the finest rounding at which the group's greatest magnitude
+/// still has a code. `inverse` is the superblock's, both magnitudes are finite.
+#[inline(always)]
+pub(super) fn group_factor(inverse: f32, amax_bits: u32, group_amax_bits: u32) -> (u8, f32) {
+    let (amax, mut reach) = (f32::from_bits(amax_bits), f32::from_bits(group_amax_bits));
+    let (mut shift, mut factor) = (MAX_SHIFT, inverse);
+    while shift > 0 && 2.0 * reach <= amax {
+        (shift, reach, factor) = (shift - 1, 2.0 * reach, 2.0 * factor);
+    }
+    (shift, factor)
+}
+
+/// The greatest magnitude's bits, which order like the numbers, with infinities and NaNs above.
+fn magnitude_bits(x: &[f32]) -> u32 {
+    x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff))
+}
+
+fn round(x: &[f32], inverse: f32, codes: &mut [i8]) {
+    for (code, v) in codes.iter_mut().zip(x) {
+        *code = (v * inverse).round_ties_even() as i8;
+    }
+}
+
 /// Rounds one block and returns its scale.
 fn quantize_block(x: &[f32], codes: &mut [i8]) -> f32 {
-    // The bits of magnitudes order like the numbers, with infinities and NaNs above.
-    let amax_bits = x.iter().fold(0, |m, v| m.max(v.to_bits() & 0x7fff_ffff));
-    let (inverse, scale) = factors(amax_bits);
+    let (inverse, scale) = factors(magnitude_bits(x));
     match inverse {
-        Some(inverse) => {
-            for (code, v) in codes.iter_mut().zip(x) {
-                *code = (v * inverse).round_ties_even() as i8;
-            }
-        }
+        Some(inverse) => round(x, inverse, codes),
         None => codes.fill(0),
+    }
+    scale
+}
+
+/// Rounds one superblock group by group and returns its scale.
+fn quantize_superblock(x: &[f32], codes: &mut [i8], shifts: &mut [u8]) -> f32 {
+    let amax_bits = magnitude_bits(x);
+    let (inverse, scale) = factors256(amax_bits);
+    let Some(inverse) = inverse else {
+        codes.fill(0);
+        shifts.fill(0);
+        return scale;
+    };
+    for ((x, codes), shift) in x.chunks_exact(32).zip(codes.chunks_exact_mut(32)).zip(shifts) {
+        let factor;
+        (*shift, factor) = group_factor(inverse, amax_bits, magnitude_bits(x));
+        round(x, factor, codes);
     }
     scale
 }
@@ -214,9 +267,12 @@ fn quantize256(isa: Isa, x: &[f32], out: Out256) {
         Level::Avx2 | Level::Avx512 => unsafe { super::x86::quantize::row256(x, out) },
         Level::Portable => {
             for (b, (x, codes)) in x.chunks_exact(256).zip(out.codes.chunks_exact_mut(256)).enumerate() {
-                out.scales[b] = quantize_block(x, codes);
-                for (sum, group) in out.sums[16 * b..][..16].iter_mut().zip(codes.chunks_exact(16)) {
-                    *sum = group.iter().map(|c| i16::from(*c)).sum();
+                let shifts = &mut out.shifts[8 * b..][..8];
+                out.scales[b] = quantize_superblock(x, codes, shifts);
+                for (g, (sum, group)) in
+                    out.sums[16 * b..][..16].iter_mut().zip(codes.chunks_exact(16)).enumerate()
+                {
+                    *sum = group.iter().map(|c| i16::from(*c)).sum::<i16>() << shifts[g / 2];
                 }
             }
         }
@@ -236,6 +292,7 @@ mod tests {
         scaled_sums: Vec<u32>,
         codes256: Vec<i8>,
         scales256: Vec<u32>,
+        shifts: Vec<u8>,
         sums: Vec<i16>,
     }
 
@@ -252,6 +309,7 @@ mod tests {
             scaled_sums: bits(a.scaled_sums),
             codes256: b.codes.to_vec(),
             scales256: bits(b.scales),
+            shifts: b.shifts.to_vec(),
             sums: b.sums.to_vec(),
         }
     }
@@ -280,10 +338,24 @@ mod tests {
         rows.prepare(&Pool::new(1), Isa::detect(), forms, &x, (1, 256));
         let (a, b) = (rows.row32(0), rows.row256(0));
         for (i, v) in x.iter().enumerate() {
-            let (s32, s256) = (a.scales[i / 32], b.scales[0]);
+            let (s32, s256) = (a.scales[i / 32], b.scales[0] * f32::from(1u8 << b.shifts[i / 32]));
             assert!((f32::from(a.codes[i]) * s32 - v).abs() <= 0.5001 * s32);
             assert!((f32::from(b.codes[i]) * s256 - v).abs() <= 0.5001 * s256);
         }
+    }
+
+    #[test]
+    fn an_outlier_coarsens_only_its_own_group() {
+        let mut x: Vec<f32> = (0..256).map(|i| (i as f32 * 1.7).cos()).collect();
+        x[100] = 50.0;
+        let mut rows = Activations::default();
+        let forms = Forms { block32: false, block256: true };
+        rows.prepare(&Pool::new(1), Isa::detect(), forms, &x, (1, 256));
+        let row = rows.row256(0);
+        assert_eq!(row.shifts, [0, 0, 0, 3, 0, 0, 0, 0]);
+        assert!((row.scales[0] - 50.0 / 127.0 / 8.0).abs() < 1e-6);
+        let sum: i16 = row.codes[96..112].iter().map(|c| i16::from(*c)).sum();
+        assert_eq!(row.sums[6], sum << 3);
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! - **Rounded activations** ([`ActivationMode::Q8`], quantised weights). Activations are rounded to 8 bits in the
 //!   blocks of the weight type, 32 or 256 columns (`activations.rs`). For each block, in ascending order, with the
 //!   block's scale `d`, minimum `m`, activation scale `s` and the exact integer sum `i` of products of codes
-//!   (for superblocks: with the integer scales of the sub-blocks):
+//!   (for superblocks: with the integer scales of the sub-blocks and the shifts of the activations' groups of 32,
+//!   all of which fits 31 bits for every type):
 //!   `acc = fma(f32(i), d * s, acc)`; then, where the type has minimums, for blocks of 32
 //!   `acc = fma(m, s * f32(sum of activation codes), acc)` and for superblocks, with the exact integer sum `j` of
 //!   sub-block minimums times sums of activation codes, `acc = fma(f32(j), -dmin * s, acc)`.

@@ -55,7 +55,7 @@ pub(super) unsafe fn block256<B: Block256>(job: &Job, rows: Range<usize>) {
                         .zip(&x_codes[columns])
                         .map(|(w, x)| i32::from(*w) * i32::from(*x))
                         .sum();
-                    sum += i32::from(scales[g]) * dot;
+                    sum += i32::from(scales[g]) * (dot << x.shifts[8 * b + g / 2]);
                     min_sum += i32::from(mins[g]) * i32::from(x.sums[16 * b + g]);
                 }
                 acc = (sum as f32).mul_add(block.scale() * x.scales[b], acc);

@@ -1,6 +1,6 @@
 //! Small random models of every family, built in memory as GGUF files.
 
-use lapidary_gguf::{Gguf, GgmlType, SharedBytes};
+use lapidary_gguf::{GgmlType, Gguf, SharedBytes};
 
 /// Values of a small generator (SplitMix64): the same on every machine.
 pub struct Random(u64);
@@ -87,7 +87,9 @@ impl Builder {
         match ty {
             GgmlType::F32 => out.extend((scale * self.random.unit()).to_le_bytes()),
             GgmlType::F16 => out.extend(half(scale * self.random.unit())),
-            GgmlType::BF16 => out.extend(((scale * self.random.unit()).to_bits() >> 16).to_le_bytes()[..2].to_vec()),
+            GgmlType::BF16 => {
+                out.extend(((scale * self.random.unit()).to_bits() >> 16).to_le_bytes()[..2].to_vec())
+            }
             GgmlType::Q8_0 => {
                 out.extend(half(scale / 127.0));
                 codes(&mut self.random, 32, out);
@@ -289,7 +291,8 @@ pub fn model_bytes(family: Family, seed: u64) -> Vec<u8> {
     b.matrix("token_embd.weight", &[HIDDEN, VOCAB], GgmlType::Q8_0);
     b.vector("output_norm.weight", HIDDEN, 1.0);
     if family != Family::Gemma3 {
-        let divisors: Vec<f32> = (0..full_dim / 2).map(|i| if i < full_dim / 8 { 1.0 } else { 1e30 }).collect();
+        let divisors: Vec<f32> =
+            (0..full_dim / 2).map(|i| if i < full_dim / 8 { 1.0 } else { 1e30 }).collect();
         b.floats("rope_freqs.weight", &divisors);
     }
     if family == Family::PerLayer {

@@ -285,7 +285,7 @@ pub fn affine<const N: usize>(x: &[f32; N], weights: &[f32; N], max_code: i32, s
     if max == min {
         return Affine { scale: 0.0, offset: -min, codes: [0; N] };
     }
-    let codes_by = |inverse: f32| x.map(|v| nearest(inverse * (v - min)).clamp(0, max_code) as u8);
+    let codes_by = |inverse: f32, min: f32| x.map(|v| nearest(inverse * (v - min)).clamp(0, max_code) as u8);
     let error = |codes: &[u8; N], scale: f32, min: f32| {
         let mut error = 0.0;
         for i in 0..N {
@@ -299,13 +299,15 @@ pub fn affine<const N: usize>(x: &[f32; N], weights: &[f32; N], max_code: i32, s
         error
     };
     let inverse = max_code as f32 / (max - min);
-    let codes = codes_by(inverse);
-    let mut least = error(&codes, 1.0 / inverse, min);
-    let mut best = Affine { scale: 1.0 / inverse, offset: min, codes };
+    let mut best = Affine { scale: 1.0 / inverse, offset: min, codes: codes_by(inverse, min) };
+    let mut least = error(&best.codes, best.scale, min);
 
     let totals = Totals::of(x, weights);
     for k in 0..=sweep.last {
-        let codes = codes_by((sweep.from + sweep.step * k as f32 + max_code as f32) / (max - min));
+        // Each trial starts from the best minimum so far.
+        let from = best.offset;
+        let inverse = (sweep.from + sweep.step * k as f32 + max_code as f32) / (max - from);
+        let codes = codes_by(inverse, from);
         let Some((scale, min)) = totals.fit(x, weights, &codes) else { continue };
         let found = error(&codes, scale, min);
         if found < least {

@@ -65,6 +65,7 @@ pub(super) struct X32 {
 pub(super) struct X256 {
     pub(super) codes: *const i8,
     pub(super) scales: *const f32,
+    pub(super) shifts: *const u8,
     pub(super) sums: *const i16,
 }
 
@@ -206,6 +207,7 @@ unsafe fn block256<B: Decode256, D: Dot, M: Micro<T>, const T: usize>(
                 X256 {
                     codes: row.codes[256 * begin..].as_ptr(),
                     scales: row.scales[begin..].as_ptr(),
+                    shifts: row.shifts[8 * begin..].as_ptr(),
                     sums: row.sums[16 * begin..].as_ptr(),
                 }
             };

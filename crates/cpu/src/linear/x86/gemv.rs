@@ -152,7 +152,7 @@ unsafe fn tile256<B: Decode256, D: Dot>(rows: [&[B]; TILE], x: Row256) -> __m256
         for j in 0..TILE {
             prefetch(next_tile.wrapping_add((b * TILE + j) * size_of::<B>()), size_of::<B>());
             let (scales, mins) = blocks[j].group_vectors();
-            p[j] = superblock::<B, D>(blocks[j], xv, scales);
+            p[j] = superblock::<B, D>(blocks[j], xv, x.shifts.as_ptr().add(8 * b), scales);
             if B::OFFSET != 0 {
                 let offset = _mm256_madd_epi16(scales, x_sums);
                 let bits = _mm256_set1_epi32(B::OFFSET.ilog2_or_zero());
@@ -175,18 +175,23 @@ unsafe fn tile256<B: Decode256, D: Dot>(rows: [&[B]; TILE], x: Row256) -> __m256
 
 /// Partial sums of the codes of one superblock times their group's scale times `x`.
 #[inline(always)]
-unsafe fn superblock<B: Decode256, D: Dot>(block: &B, x: *const i8, scales: __m256i) -> __m256i {
+unsafe fn superblock<B: Decode256, D: Dot>(
+    block: &B,
+    x: *const i8,
+    shifts: *const u8,
+    scales: __m256i,
+) -> __m256i {
     let first = _mm256_permute2x128_si256::<0x00>(scales, scales);
     let second = _mm256_permute2x128_si256::<0x11>(scales, scales);
     let mut acc = _mm256_setzero_si256();
-    acc = chunk::<B, D, 0>(acc, block, x, first);
-    acc = chunk::<B, D, 1>(acc, block, x, first);
-    acc = chunk::<B, D, 2>(acc, block, x, first);
-    acc = chunk::<B, D, 3>(acc, block, x, first);
-    acc = chunk::<B, D, 4>(acc, block, x, second);
-    acc = chunk::<B, D, 5>(acc, block, x, second);
-    acc = chunk::<B, D, 6>(acc, block, x, second);
-    chunk::<B, D, 7>(acc, block, x, second)
+    acc = chunk::<B, D, 0>(acc, block, x, shifts, first);
+    acc = chunk::<B, D, 1>(acc, block, x, shifts, first);
+    acc = chunk::<B, D, 2>(acc, block, x, shifts, first);
+    acc = chunk::<B, D, 3>(acc, block, x, shifts, first);
+    acc = chunk::<B, D, 4>(acc, block, x, shifts, second);
+    acc = chunk::<B, D, 5>(acc, block, x, shifts, second);
+    acc = chunk::<B, D, 6>(acc, block, x, shifts, second);
+    chunk::<B, D, 7>(acc, block, x, shifts, second)
 }
 
 /// Adds the products of columns `32 C..32 C + 32`; both halves of `scales` hold groups `8 (C / 4)..` of 16.
@@ -195,6 +200,7 @@ unsafe fn chunk<B: Decode256, D: Dot, const C: usize>(
     acc: __m256i,
     block: &B,
     x: *const i8,
+    shifts: *const u8,
     scales: __m256i,
 ) -> __m256i {
     const { assert!(B::WIDE || B::MAX_CODE * 127 * 2 <= i16::MAX as i32) };
@@ -209,7 +215,8 @@ unsafe fn chunk<B: Decode256, D: Dot, const C: usize>(
     let group = 0x0100_0100_0100_0100 + (C as i64 % 4) * 0x0404_0404_0404_0404;
     let upper = group + 0x0202_0202_0202_0202;
     let scale = _mm256_shuffle_epi8(scales, _mm256_setr_epi64x(group, group, upper, upper));
-    D::dot_i16(acc, products, scale)
+    let shift = _mm_cvtsi32_si128(i32::from(*shifts.add(C)));
+    D::dot_i16(acc, products, _mm256_sll_epi16(scale, shift))
 }
 
 /// The logarithm of an offset as a shift count.

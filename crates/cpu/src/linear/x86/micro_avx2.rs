@@ -119,6 +119,8 @@ impl Micro<T> for MicroAvx2 {
                 let p =
                     products(B::WIDE, run, packed.add(4 * T * g), x.map(|x| x.codes.add(256 * b + 4 * g)));
                 for r in 0..R {
+                    let shift = _mm_cvtsi32_si128(i32::from(*x[r].shifts.add(8 * b + g / 8)));
+                    let scale = _mm256_sll_epi16(scale, shift);
                     sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(p[r], scale));
                 }
             }

@@ -115,12 +115,14 @@ impl Micro<T> for MicroVnni {
             let mut sums = [[_mm512_setzero_si512(); V]; R];
             for s in 0..256 / B::SUB {
                 let mut dots = [[_mm512_setzero_si512(); V]; R];
-                let x = x.map(|x| x.codes.add(256 * b + s * B::SUB));
-                products(&mut dots, B::SUB / 4, packed.add(T * B::SUB * s), x);
+                let codes = x.map(|x| x.codes.add(256 * b + s * B::SUB));
+                products(&mut dots, B::SUB / 4, packed.add(T * B::SUB * s), codes);
+                let shifts = x.map(|x| _mm_cvtsi32_si128(i32::from(*x.shifts.add(8 * b + s * B::SUB / 32))));
                 for v in 0..V {
                     let scale = load(scales.add(4 * T * s + 64 * v));
                     for r in 0..R {
-                        sums[r][v] = _mm512_add_epi32(sums[r][v], _mm512_mullo_epi32(dots[r][v], scale));
+                        let dots = _mm512_sll_epi32(dots[r][v], shifts[r]);
+                        sums[r][v] = _mm512_add_epi32(sums[r][v], _mm512_mullo_epi32(dots, scale));
                     }
                 }
             }

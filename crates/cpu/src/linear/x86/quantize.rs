@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::linear::activations::{Out32, Out256, factors};
+use crate::linear::activations::{Out32, Out256, factors, factors256, group_factor};
 
 /// Rounds a row to blocks of 32.
 ///
@@ -36,18 +36,28 @@ pub(in crate::linear) unsafe fn row32(x: &[f32], out: Out32) {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in crate::linear) unsafe fn row256(x: &[f32], out: Out256) {
     for (b, (x, codes)) in x.chunks_exact(256).zip(out.codes.chunks_exact_mut(256)).enumerate() {
-        let (inverse, scale) = factors(magnitude_bits(x));
+        let mut group_bits = [0u32; 8];
+        for (bits, x) in group_bits.iter_mut().zip(x.chunks_exact(32)) {
+            *bits = magnitude_bits(x);
+        }
+        let amax_bits = group_bits.into_iter().fold(0, u32::max);
+        let (inverse, scale) = factors256(amax_bits);
         out.scales[b] = scale;
         let sums = &mut out.sums[16 * b..16 * b + 16];
+        let shifts = &mut out.shifts[8 * b..8 * b + 8];
         let Some(inverse) = inverse else {
             codes.fill(0);
             sums.fill(0);
+            shifts.fill(0);
             continue;
         };
         for (c, (x, codes)) in x.chunks_exact(32).zip(codes.chunks_exact_mut(32)).enumerate() {
-            let rounded = round32(x, inverse);
+            let (shift, factor) = group_factor(inverse, amax_bits, group_bits[c]);
+            let rounded = round32(x, factor);
             _mm256_storeu_si256(codes.as_mut_ptr().cast(), rounded);
-            (sums[2 * c], sums[2 * c + 1]) = sum_halves(rounded);
+            let (low, high) = sum_halves(rounded);
+            shifts[c] = shift;
+            (sums[2 * c], sums[2 * c + 1]) = (low << shift, high << shift);
         }
     }
 }
