@@ -89,19 +89,16 @@ fn text_goes_to_stdout_and_timings_to_stderr() {
 #[test]
 fn zero_tokens_and_a_full_context_end_cleanly() {
     let dir = model(Family::Gemma3);
-    let generate = |extra: &[&str]| {
-        let base = ["generate", "-m", "model.gguf", "-p", "the cat", "--temp", "0", "--ignore-eos", "--json"];
-        [&base, extra].concat()
-    };
-    let report = json(dir.path(), &generate(&["-n", "0"]));
+    let base = ["generate", "-m", "model.gguf", "-p", "the cat", "--temp", "0", "--ignore-eos", "--json"];
+    let report = json(dir.path(), &[&base[..], &["-n", "0"]].concat());
     assert_eq!(report["ids"].as_array().unwrap().len(), 0);
     // The prompt fills 6 positions; the logits after the last one still give a token.
     let prompt = report["prompt_ids"].as_array().unwrap().len();
     let context = (prompt + 2).to_string();
-    let report = json(dir.path(), &generate(&["-n", "100", "-c", &context]));
+    let report = json(dir.path(), &[&base[..], &["-n", "100", "-c", &context]].concat());
     assert_eq!(report["ids"].as_array().unwrap().len(), 3);
     assert_eq!(report["finish_reason"], "length");
-    let output = run(dir.path(), &generate(&["-c", "2"]));
+    let output = run(dir.path(), &[&base[..], &["-c", "2"]].concat());
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("raise -c"));
 }

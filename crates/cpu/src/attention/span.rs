@@ -146,7 +146,9 @@ impl Item<'_> {
 
     /// All rows over `positions`, which lie inside a tile of positions and in the same cells for every row.
     fn positions(&self, positions: Range<usize>, scratch: &mut Scratch) {
-        let (mut any, mut all) = (usize::MAX..0, positions.clone());
+        // Empty until a row sees something.
+        let mut any = positions.end..positions.start;
+        let mut all = positions.clone();
         for row in 0..self.tile.n {
             let seen = self.seen(row, &positions);
             if !seen.is_empty() {

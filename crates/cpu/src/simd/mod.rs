@@ -57,8 +57,6 @@ pub(crate) trait Simd: Copy {
     fn sum4(self, v: [Self::F; 4]) -> [f32; 4];
     /// [`sum`](Simd::sum) of sixteen vectors: `[i][j]` is that of `v[i][j]`.
     fn sum4x4(self, v: [[Self::F; 4]; 4]) -> [[f32; 4]; 4];
-    /// Asks for the cache line at `from` to be brought near.
-    fn prefetch<T>(self, from: &T);
 
     /// Up to sixteen numbers; missing ones are 0.
     #[inline(always)]

@@ -140,7 +140,4 @@ impl Simd for Portable {
     fn sum4x4(self, v: [[Chunk; 4]; 4]) -> [[f32; 4]; 4] {
         v.map(|v| self.sum4(v))
     }
-
-    #[inline(always)]
-    fn prefetch<T>(self, _from: &T) {}
 }

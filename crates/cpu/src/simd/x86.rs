@@ -131,11 +131,6 @@ impl Simd for Avx2 {
     fn sum4x4(self, v: [[Pair; 4]; 4]) -> [[f32; 4]; 4] {
         [self.sum4(v[0]), self.sum4(v[1]), self.sum4(v[2]), self.sum4(v[3])]
     }
-
-    #[inline(always)]
-    fn prefetch<T>(self, from: &T) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(from).cast()) }
-    }
 }
 
 /// Four lanes of partial sums of `a` in the low half, of `b` in the high one.
@@ -261,11 +256,6 @@ impl Simd for Avx512 {
             let sums = _mm512_add_ps(even, _mm512_shuffle_ps::<0xdd>(p01, p23));
             std::mem::transmute::<__m512, [[f32; 4]; 4]>(sums)
         }
-    }
-
-    #[inline(always)]
-    fn prefetch<T>(self, from: &T) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(from).cast()) }
     }
 }
 

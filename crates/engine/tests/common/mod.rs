@@ -316,7 +316,7 @@ pub fn model_bytes(family: Family, seed: u64) -> Vec<u8> {
             b.matrix(name("attn_q"), &[HIDDEN, q], GgmlType::Q4_K);
             b.matrix(name("attn_k"), &[HIDDEN, kv], GgmlType::Q5_0);
             // K = V in the full layers of the mixture-of-experts family.
-            if !(matches!(family, Family::Experts { .. }) && !sliding(i)) {
+            if !matches!(family, Family::Experts { .. }) || sliding(i) {
                 b.matrix(name("attn_v"), &[HIDDEN, kv], GgmlType::Q6_K);
             }
         }
