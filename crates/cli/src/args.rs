@@ -45,9 +45,9 @@ pub enum Command {
 /// Which model, on what.
 #[derive(Args, Clone)]
 pub struct ModelArgs {
-    /// Model file (GGUF; of a split model the first part)
+    /// Model file (GGUF; of a split model the first part) [default: the small demo model in this binary]
     #[arg(short, long, value_name = "FILE", env = "LAPIDARY_MODEL")]
-    pub model: PathBuf,
+    pub model: Option<PathBuf>,
 }
 
 /// How the model is run.

@@ -12,7 +12,8 @@ use lapidary_engine::tokenizer::Tokenizer;
 use lapidary_engine::{KvCacheConfig, Model, Session};
 use lapidary_gguf::Gguf;
 
-use crate::args::{ActivationsArg, RunArgs, TextArgs};
+use crate::args::{ActivationsArg, ModelArgs, RunArgs, TextArgs};
+use crate::demo;
 
 /// The device that models run on.
 pub type Device = CpuBackend;
@@ -42,10 +43,18 @@ pub fn open(path: &Path) -> Result<Gguf> {
     Ok(Gguf::open(path)?)
 }
 
+/// Opens the model that the flags name, or the demo model.
+pub fn open_model(args: &ModelArgs) -> Result<Gguf> {
+    match &args.model {
+        Some(path) => open(path),
+        None => demo::model(),
+    }
+}
+
 /// Loads a model onto the device that the flags name. The tokenizer is read beside the weights.
 pub fn load(run: &RunArgs) -> Result<Loaded> {
     let begin = Instant::now();
-    let gguf = open(&run.model.model)?;
+    let gguf = open_model(&run.model)?;
     let backend = Arc::new(device(run)?);
     let bar = progress_bar("loading layers");
     let (model, tokenizer) = std::thread::scope(|scope| {
@@ -57,7 +66,10 @@ pub fn load(run: &RunArgs) -> Result<Loaded> {
         (model, tokenizer.join().expect("the tokenizer's thread does not panic"))
     });
     bar.finish_and_clear();
-    let file = || format!("cannot load {}", run.model.model.display());
+    let file = || match &run.model.model {
+        Some(path) => format!("cannot load {}", path.display()),
+        None => "cannot load the demo model".to_owned(),
+    };
     let (model, tokenizer) = (Arc::new(model.with_context(file)?), tokenizer.with_context(file)?);
     Ok(Loaded { gguf, model, tokenizer, load_time: begin.elapsed() })
 }
