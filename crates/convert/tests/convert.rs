@@ -87,8 +87,11 @@ fn both_styles_of_configuration_make_the_same_file() {
     fields.insert("per_layer_config".into(), json!({"2": {"head_dim": 16, "num_key_value_heads": 1}}));
     let mut nested = plain.clone();
     nested.config = json!({"model_type": "gemma4", "text_config": plain.config});
-    nested.tensors =
-        plain.tensors.iter().map(|(n, t)| (n.replace("model.", "model.language_model."), t.clone())).collect();
+    nested.tensors = plain
+        .tensors
+        .iter()
+        .map(|(n, t)| (n.replace("model.", "model.language_model."), t.clone()))
+        .collect();
     nested.tensors.insert("model.vision_tower.patch.weight".into(), (vec![2, 2], vec![0.0; 4]));
     let bytes = |folder: &Folder| {
         let (dir, _, notes) = converted(folder, FileType::F16);
@@ -114,7 +117,8 @@ fn gemma3_norms_gain_one_and_the_query_norm_the_attention_scale() {
     let plus_one: Vec<f32> = stored("layers.3.self_attn.k_norm.weight").iter().map(|w| w + 1.0).collect();
     assert_eq!(values(&gguf, "blk.3.attn_k_norm.weight"), plus_one);
     // Heads of 8 elements and a scale of 2^(-1/2): the ratio is sqrt(8 / 2).
-    let folded: Vec<f32> = stored("layers.3.self_attn.q_norm.weight").iter().map(|w| (w + 1.0) * 2.0).collect();
+    let folded: Vec<f32> =
+        stored("layers.3.self_attn.q_norm.weight").iter().map(|w| (w + 1.0) * 2.0).collect();
     assert_eq!(values(&gguf, "blk.3.attn_q_norm.weight"), folded);
     assert_eq!(gguf.tensor("blk.3.attn_q_norm.weight").expect("a norm").ty().expect("known"), GgmlType::F32);
     let metadata = gguf.metadata();
@@ -152,9 +156,11 @@ fn a_tokenizer_of_gemma4_becomes_a_vocabulary() {
         "added_tokens": (0..6).map(added).collect::<Vec<_>>(),
     });
     std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).expect("written");
-    let settings = json!({"bos_token": "<bos>", "eos_token": {"content": "<eos>"}, "chat_template": "{{ x }}"});
+    let settings =
+        json!({"bos_token": "<bos>", "eos_token": {"content": "<eos>"}, "chat_template": "{{ x }}"});
     std::fs::write(dir.path().join("tokenizer_config.json"), settings.to_string()).expect("written");
-    std::fs::write(dir.path().join("generation_config.json"), r#"{"top_k": 64, "top_p": 0.95}"#).expect("written");
+    std::fs::write(dir.path().join("generation_config.json"), r#"{"top_k": 64, "top_p": 0.95}"#)
+        .expect("written");
     let (_dir, gguf, notes) = converted_dir(dir, FileType::F32);
     let metadata = gguf.metadata();
     let strings = |key: &str| -> Vec<String> {

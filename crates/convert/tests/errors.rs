@@ -15,7 +15,8 @@ fn message(break_it: impl FnOnce(&mut Folder, &Path)) -> String {
     break_it(&mut folder, dir.path());
     let before = names(dir.path());
     let out = dir.path().join("out.gguf");
-    let error = convert(dir.path(), &out, &ConvertOptions::new(FileType::F16), &mut |_| ()).expect_err("is broken");
+    let error =
+        convert(dir.path(), &out, &ConvertOptions::new(FileType::F16), &mut |_| ()).expect_err("is broken");
     assert_eq!(names(dir.path()), before);
     error.to_string()
 }
@@ -116,7 +117,8 @@ fn an_output_that_cannot_be_written_is_named_with_its_size() {
     let dir = tempfile::tempdir().expect("a folder");
     Folder::gemma3().write(dir.path());
     let out = dir.path().join("no such folder/out.gguf");
-    let error = convert(dir.path(), &out, &ConvertOptions::new(FileType::F16), &mut |_| ()).expect_err("no folder");
+    let error =
+        convert(dir.path(), &out, &ConvertOptions::new(FileType::F16), &mut |_| ()).expect_err("no folder");
     assert_says(&error.to_string(), &["out.gguf", "bytes in all"]);
 }
 
@@ -144,7 +146,8 @@ fn a_file_is_not_quantised_onto_itself() {
     let path = dir.path().join("out.gguf");
     convert(dir.path(), &path, &ConvertOptions::new(FileType::F16), &mut |_| ()).expect("converts");
     let before = std::fs::read(&path).expect("read");
-    let error = quantize(&path, &path, FileType::Q8_0, &QuantizeOptions::default(), &mut |_| ()).expect_err("the same");
+    let error = quantize(&path, &path, FileType::Q8_0, &QuantizeOptions::default(), &mut |_| ())
+        .expect_err("the same");
     assert_says(&error.to_string(), &["input and output at once"]);
     assert!(std::fs::read(&path).expect("read") == before);
 }

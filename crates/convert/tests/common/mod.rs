@@ -81,7 +81,8 @@ impl Folder {
     /// Adds a text tensor with elements that BF16 holds exactly and that differ between tensors.
     pub fn add(&mut self, name: &str, shape: &[u64]) {
         let seed: u32 = name.bytes().fold(7, |h, b| h.wrapping_mul(31).wrapping_add(u32::from(b)));
-        let value = |i: u64| ((seed.wrapping_add(i as u32).wrapping_mul(2_654_435_761) >> 25) as f32 - 64.0) / 64.0;
+        let value =
+            |i: u64| ((seed.wrapping_add(i as u32).wrapping_mul(2_654_435_761) >> 25) as f32 - 64.0) / 64.0;
         let elements = (0..shape.iter().product()).map(value).collect();
         self.tensors.insert(format!("model.{name}"), (shape.to_vec(), elements));
     }
