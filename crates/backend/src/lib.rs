@@ -1,6 +1,6 @@
 //! The operations a Gemma forward pass is made of.
 //!
-//! [`Backend`] names the operations and states their contracts; [`reference`] computes each of them in plain
+//! [`Backend`] names the operations and states their contracts; [`reference`](mod@reference) computes each of them in plain
 //! scalar code written for reading; [`conformance`] holds any other backend to that reference on random shapes.
 //! A backend owns four kinds of objects: activation [buffers](Backend::Buffer), prepared
 //! [weight matrices](Backend::Matrix), the [rows](Backend::Rows) of the batch in flight, and pools of

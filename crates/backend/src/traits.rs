@@ -84,6 +84,10 @@ pub trait Backend: Sized + Send + Sync + 'static {
         out_stride: usize,
     ) -> Result<()>;
 
+    /// `dot(x[row, :], matrix[id, :])` for each of `ids`, with the stored values and no rounding of `x`. Few ids:
+    /// this is the exact second look at a handful of logits.
+    fn row_dots(&self, x: &Self::Buffer, row: usize, matrix: &Self::Matrix, ids: &[u32]) -> Result<Vec<f32>>;
+
     /// Cosines and sines of a rotation: with `half = frequencies.len()`,
     /// `out[r, i] = cos(position_r * frequencies[i])` for `i < half` and `out[r, half + i]` the sine.
     fn rope_table(&self, rows: &Self::Rows, frequencies: &Self::Buffer, out: &mut Self::Buffer)

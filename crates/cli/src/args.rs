@@ -45,9 +45,9 @@ pub enum Command {
 /// Which model, on what.
 #[derive(Args, Clone)]
 pub struct ModelArgs {
-    /// Model file (GGUF; of a split model the first part)
+    /// Model file (GGUF; of a split model the first part) [default: the small demo model in this binary]
     #[arg(short, long, value_name = "FILE", env = "LAPIDARY_MODEL")]
-    pub model: PathBuf,
+    pub model: Option<PathBuf>,
 }
 
 /// How the model is run.
@@ -65,8 +65,29 @@ pub struct RunArgs {
     /// fastest; f32 does not round
     #[arg(long, default_value = "q8")]
     pub activations: ActivationsArg,
+    /// Format of the output matrix: native uses it as stored; f16 and q8_0 re-quantise a float one at load, which
+    /// makes each token cheaper on machines short of bandwidth
+    #[arg(long, default_value = "native", value_name = "FORMAT")]
+    pub head: HeadArg,
+    /// Look again, exactly, at the logits of a re-quantised head that could win
+    #[arg(long, default_value = "on", value_name = "on|off")]
+    pub rerank: Switch,
     #[command(flatten)]
     pub kv: KvArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HeadArg {
+    Native,
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -257,6 +278,10 @@ pub struct PerplexityArgs {
     /// is one window from the start of which every token counts
     #[arg(long, default_value = "chunks")]
     pub method: PerplexityMethod,
+    /// Instead of measuring, count how often the greedy choice differs between the --head given as it is, the same
+    /// with the exact second look, and the stored head
+    #[arg(long)]
+    pub compare_heads: bool,
     /// Chunks to measure at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunks: Option<u32>,

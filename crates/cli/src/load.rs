@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use lapidary_cpu::{ActivationMode, CpuBackend, CpuConfig};
+use lapidary_engine::model::{HeadFormat, HeadOptions};
 use lapidary_engine::tokenizer::Tokenizer;
 use lapidary_engine::{KvCacheConfig, Model, Session};
 use lapidary_gguf::Gguf;
 
-use crate::args::{ActivationsArg, RunArgs, TextArgs};
+use crate::args::{ActivationsArg, HeadArg, ModelArgs, RunArgs, Switch, TextArgs};
+use crate::demo;
 
 /// The device that models run on.
 pub type Device = CpuBackend;
@@ -42,24 +44,53 @@ pub fn open(path: &Path) -> Result<Gguf> {
     Ok(Gguf::open(path)?)
 }
 
+/// Opens the model that the flags name, or the demo model.
+pub fn open_model(args: &ModelArgs) -> Result<Gguf> {
+    match &args.model {
+        Some(path) => open(path),
+        None => demo::model(),
+    }
+}
+
 /// Loads a model onto the device that the flags name. The tokenizer is read beside the weights.
 pub fn load(run: &RunArgs) -> Result<Loaded> {
     let begin = Instant::now();
-    let gguf = open(&run.model.model)?;
+    let gguf = open_model(&run.model)?;
     let backend = Arc::new(device(run)?);
+    let head = head_options(run, &gguf)?;
     let bar = progress_bar("loading layers");
     let (model, tokenizer) = std::thread::scope(|scope| {
         let tokenizer = scope.spawn(|| tokenizer(&gguf));
-        let model = Model::load(&gguf, backend, &mut |done, total| {
+        let model = Model::load_with(&gguf, backend, &head, &mut |done, total| {
             bar.set_length(total as u64);
             bar.set_position(done as u64);
         });
         (model, tokenizer.join().expect("the tokenizer's thread does not panic"))
     });
     bar.finish_and_clear();
-    let file = || format!("cannot load {}", run.model.model.display());
+    let file = || match &run.model.model {
+        Some(path) => format!("cannot load {}", path.display()),
+        None => "cannot load the demo model".to_owned(),
+    };
     let (model, tokenizer) = (Arc::new(model.with_context(file)?), tokenizer.with_context(file)?);
     Ok(Loaded { gguf, model, tokenizer, load_time: begin.elapsed() })
+}
+
+/// How the output matrix is used. The second look always includes the tokens that end or structure a text.
+fn head_options(run: &RunArgs, gguf: &Gguf) -> Result<HeadOptions> {
+    let format = match run.head {
+        HeadArg::Native => return Ok(HeadOptions::default()),
+        HeadArg::F16 => HeadFormat::F16,
+        HeadArg::Q8_0 => HeadFormat::Q8_0,
+    };
+    let mut always = Vec::new();
+    if let Some(tokenizer) = tokenizer(gguf)? {
+        let special = tokenizer.special_ids();
+        always.extend([special.bos, special.eos, special.padding].into_iter().flatten());
+        let turns = ["<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>"];
+        always.extend(turns.iter().filter_map(|text| tokenizer.token_id(text)));
+    }
+    Ok(HeadOptions { format, rerank: (run.rerank == Switch::On).then_some(always) })
 }
 
 /// The file's tokenizer, `None` when it has none.

@@ -2,6 +2,7 @@
 
 mod args;
 mod command;
+mod demo;
 mod interrupt;
 mod load;
 mod output;

@@ -154,6 +154,23 @@ fn trace_perplexity_and_generate_tell_the_same_story() {
 }
 
 #[test]
+fn a_second_look_makes_up_for_a_coarse_head() {
+    let dir = model(Family::Gemma3);
+    std::fs::write(dir.path().join("text.txt"), "the cat sat on the mat ".repeat(40)).unwrap();
+    let args = ["perplexity", "-m", "model.gguf", "-f", "text.txt", "-c", "512", "--compare-heads", "--json"];
+    let report = json(dir.path(), &[&args[..], &["--head", "q8_0"]].concat());
+    assert_eq!(report["tokens"], 512);
+    assert_eq!(report["reranked_differs"], 0);
+    let report = json(dir.path(), &[&args[..], &["--head", "f16"]].concat());
+    assert_eq!(report["coarse_differs"], 0, "the head is stored as f16");
+    let output = run(dir.path(), &args);
+    assert_eq!(output.status.code(), Some(1));
+    let quantised = model(Family::PerLayer);
+    let output = run(quantised.path(), &["generate", "-m", "model.gguf", "-p", "a", "--head", "f16"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("stored as Q8_0"));
+}
+
+#[test]
 fn chunked_perplexity_counts_the_second_half_of_each_chunk() {
     let dir = model(Family::Gemma3);
     std::fs::write(dir.path().join("text.txt"), "the cat sat on the mat ".repeat(20)).unwrap();

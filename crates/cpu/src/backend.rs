@@ -11,7 +11,7 @@ use lapidary_backend::{
 use crate::activation::{Gated, Softcap, WeightedSum};
 use crate::attention;
 use crate::buffer::CpuBuffer;
-use crate::embed::embed_row;
+use crate::embed::{embed_row, row_dots};
 use crate::experts::{ByExpert, Route};
 use crate::kv::CpuKvPool;
 use crate::linear::{self, ActivationMode, Input, Isa, Linear, Output, Product, RowMap};
@@ -212,6 +212,11 @@ impl Backend for CpuBackend {
         let out = Output { data: out, stride: out_stride };
         self.linear().run(&products, input, out, &mut self.products().linear);
         Ok(())
+    }
+
+    fn row_dots(&self, x: &CpuBuffer, row: usize, matrix: &CpuMatrix, ids: &[u32]) -> Result<Vec<f32>> {
+        let cols = matrix.data().cols;
+        Ok(row_dots(&x[row * cols..][..cols], matrix, ids))
     }
 
     fn rope_table(&self, rows: &RowBatch, frequencies: &CpuBuffer, out: &mut CpuBuffer) -> Result<()> {

@@ -52,6 +52,7 @@ conformance_tests! {
     gather: 1;
     rms_norm: 1;
     add_norm: 1;
+    row_dots: 1;
     linear: 2;
     linear_of_every_type: 2;
     rope_table: 1;

@@ -29,7 +29,7 @@ pub use attention::{
 pub use cache::kv_copy;
 pub use experts::{combine, expert_linear, route, route_breaks_ties};
 pub use norms::{add_norm, rms_norm};
-pub use pointwise::{buffers, embed, gated_activation, gather, softcap};
+pub use pointwise::{buffers, embed, gated_activation, gather, row_dots, softcap};
 pub use products::{linear, linear_of_every_type};
 pub use rotation::{head_norm_rope, rope_table};
 
@@ -65,6 +65,7 @@ pub fn checks<B: Backend>() -> Vec<(&'static str, Check<B>)> {
         ("gather", gather::<B>),
         ("rms_norm", rms_norm::<B>),
         ("add_norm", add_norm::<B>),
+        ("row_dots", row_dots::<B>),
         ("linear", linear::<B>),
         ("linear_of_every_type", linear_of_every_type::<B>),
         ("rope_table", rope_table::<B>),

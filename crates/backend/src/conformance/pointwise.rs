@@ -61,6 +61,28 @@ pub fn gather<B: Backend>(backend: &B, _: &Tolerance) {
     }
 }
 
+/// [`Backend::row_dots`]: single rows of a quantised matrix, without rounding of the activations.
+pub fn row_dots<B: Backend>(backend: &B, tolerance: &Tolerance) {
+    let mut random = Random::new(8);
+    for (ty, cols) in [(GgmlType::Q8_0, 640), (GgmlType::Q6_K, 256), (GgmlType::BF16, 37)] {
+        let x = random.normals(3 * cols);
+        let data = random.matrix(ty, 1, 50, cols);
+        let (rows, ids) = (0..3, [49, 0, 7, 7]);
+        let dots = |row: usize| {
+            let found =
+                backend.row_dots(&upload(backend, &x), row, &backend.matrix(data.clone()).unwrap(), &ids);
+            let reference = &ReferenceBackend;
+            let matrix = reference.matrix(data.clone()).unwrap();
+            (found.unwrap(), reference.row_dots(&x, row, &matrix, &ids).unwrap())
+        };
+        for row in rows {
+            let (found, expected) = dots(row);
+            let size = x[row * cols..(row + 1) * cols].iter().map(|v| v.abs()).sum::<f32>();
+            close(&format!("row dots of {ty}"), &found, &expected, |_| tolerance.relative * size);
+        }
+    }
+}
+
 /// [`Backend::gated_activation`]: columns inside wider rows, large and tiny arguments.
 pub fn gated_activation<B: Backend>(backend: &B, tolerance: &Tolerance) {
     let mut random = Random::new(4);

@@ -181,6 +181,11 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
+    fn row_dots(&self, x: &Vec<f32>, row: usize, matrix: &ReferenceMatrix, ids: &[u32]) -> Result<Vec<f32>> {
+        let x = &x[row * matrix.cols..][..matrix.cols];
+        Ok(ids.iter().map(|&id| dot(x, matrix.row(id as usize)) as f32).collect())
+    }
+
     fn rope_table(&self, rows: &RowBatch, frequencies: &Vec<f32>, out: &mut Vec<f32>) -> Result<()> {
         let half = frequencies.len();
         for (&position, out) in rows.positions.iter().zip(out.chunks_exact_mut(2 * half)) {

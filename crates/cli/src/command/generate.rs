@@ -111,7 +111,8 @@ impl<'a> Generation<'a> {
         session: Session<Device>,
         cancel: &'a AtomicBool,
     ) -> Self {
-        let config = args.sampling.config();
+        let mut config = args.sampling.config();
+        config.logit_bias.extend(tokenizer.suppressed().iter().map(|&id| (id, f32::NEG_INFINITY)));
         Self {
             args,
             tokenizer,

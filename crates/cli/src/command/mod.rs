@@ -5,6 +5,7 @@ pub mod completions;
 pub mod convert;
 pub mod doctor;
 pub mod generate;
+mod heads;
 pub mod info;
 pub mod perplexity;
 pub mod quantize;

@@ -25,6 +25,9 @@ struct Report {
 
 /// Measures how well a model predicts a text.
 pub fn run(args: PerplexityArgs) -> Result<()> {
+    if args.compare_heads {
+        return super::heads::run(&args);
+    }
     let cancel = interrupt::install()?;
     let text = load::read(&args.file)?;
     let loaded = load::load(&args.run)?;

@@ -18,7 +18,7 @@ struct Report {
 
 /// Shows the tokens of a text.
 pub fn run(args: TokenizeArgs) -> Result<()> {
-    let gguf = load::open(&args.model.model)?;
+    let gguf = load::open_model(&args.model)?;
     let tokenizer = load::tokenizer(&gguf)?.context("the file has no tokenizer")?;
     let text = load::text(&args.text)?;
     let options = EncodeOptions { add_bos: !args.no_bos, parse_special: !args.no_special };

@@ -29,6 +29,7 @@ impl Isa {
 
     /// Every instruction set of this machine, slowest first.
     pub fn available() -> Vec<Self> {
+        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
         let mut found = vec![Self::PORTABLE];
         #[cfg(target_arch = "x86_64")]
         {

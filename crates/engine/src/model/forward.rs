@@ -8,6 +8,7 @@ use lapidary_backend::{Attention, Backend, Columns, Dims, ExpertInput, HeadNormR
 
 use super::Model;
 use super::config::{Config, LayerSpec};
+use super::head::candidates;
 use super::weights::{Experts, FeedForward, Layer, PerLayer, PerLayerInputs};
 use super::workspace::{Buffers, ExpertBuffers, PerLayerBuffers, Workspace};
 use crate::batch::{Batch, Input, Want};
@@ -328,12 +329,43 @@ impl<B: Backend, P: Probe> Pass<'_, B, P> {
         self.tell(Point::FinalNorm, &buffers.final_norm, dims)?;
         let wants = |want: Want| wanted.iter().filter(move |&&r| batch.rows[r as usize].want == want).count();
         if wants(Want::Logits) > 0 {
-            let head = weights.output.as_ref().unwrap_or(&weights.token_embd);
+            let stored = weights.output.as_ref().unwrap_or(&weights.token_embd);
+            let head = weights.head.as_ref().map_or(stored, |head| &head.matrix);
             backend.linear(&buffers.final_norm, wanted.len(), &[head], &mut buffers.logits, vocab)?;
+            if let Some(always) = weights.head.as_ref().and_then(|head| head.rerank.as_ref()) {
+                self.rerank(always, stored, wanted.len(), buffers)?;
+            }
             if let Some(cap) = self.config.softcap {
                 backend.softcap(&mut buffers.logits, cap, wanted.len() * vocab)?;
             }
         }
+        self.read_back(batch, wanted, buffers, &mut output)?;
+        Ok(output)
+    }
+
+    /// Replaces the logits that could win by exact ones, from the stored rows of the head.
+    fn rerank(&self, always: &[u32], stored: &B::Matrix, n: usize, buffers: &mut Buffers<B>) -> Result<()> {
+        let (backend, vocab) = (self.backend, self.config.vocab);
+        let mut coarse = vec![0.0; vocab];
+        for row in 0..n {
+            backend.download(&buffers.logits, row * vocab..(row + 1) * vocab, &mut coarse)?;
+            let ids = candidates(&coarse, always);
+            let exact = backend.row_dots(&buffers.final_norm, row, stored, &ids)?;
+            for (id, logit) in ids.into_iter().zip(exact) {
+                backend.upload(&[logit], &mut buffers.logits, row * vocab + id as usize)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_back(
+        &self,
+        batch: &Batch,
+        wanted: &[u32],
+        buffers: &Buffers<B>,
+        output: &mut Output,
+    ) -> Result<()> {
+        let (backend, hidden, vocab) = (self.backend, self.config.hidden, self.config.vocab);
         for (i, &row) in wanted.iter().enumerate() {
             let (buffer, cols, target) = match batch.rows[row as usize].want {
                 Want::Logits => (&buffers.logits, vocab, &mut output.logits),
@@ -343,6 +375,6 @@ impl<B: Backend, P: Probe> Pass<'_, B, P> {
             target.resize(start + cols, 0.0);
             backend.download(buffer, i * cols..(i + 1) * cols, &mut target[start..])?;
         }
-        Ok(output)
+        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 mod config;
 mod forward;
+mod head;
 mod metadata;
 mod traffic;
 mod weights;
@@ -14,6 +15,7 @@ use lapidary_gguf::Gguf;
 
 pub use config::{Architecture, CacheGroup, CacheSlot, Config, ExpertSpec, LayerSpec, RopeSpec};
 pub use forward::Output;
+pub use head::{HeadFormat, HeadOptions};
 pub use traffic::Traffic;
 pub use weights::{Progress, Weights};
 pub use workspace::Workspace;
@@ -33,8 +35,16 @@ impl<B: Backend> Model<B> {
     /// # Errors
     /// When the file is no Gemma model that this engine runs, or the device refuses it.
     pub fn load(gguf: &Gguf, backend: Arc<B>, progress: Progress) -> Result<Self> {
+        Self::load_with(gguf, backend, &HeadOptions::default(), progress)
+    }
+
+    /// As [`load`](Self::load), with the output matrix in a format of its own.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load), and when the head cannot take that format.
+    pub fn load_with(gguf: &Gguf, backend: Arc<B>, head: &HeadOptions, progress: Progress) -> Result<Self> {
         let config = Config::from_gguf(gguf)?;
-        let weights = Weights::load(gguf, &config, &*backend, progress)?;
+        let weights = Weights::load(gguf, &config, head, &*backend, progress)?;
         Ok(Self { config, weights, backend })
     }
 

@@ -4,6 +4,7 @@ use lapidary_backend::{Backend, MatrixData};
 use lapidary_gguf::{Gguf, TensorInfo, block};
 
 use super::config::{Config, ExpertSpec, LayerSpec};
+use super::head::{Head, HeadOptions};
 use crate::error::{EngineError, Result};
 
 /// All weights of a model.
@@ -12,6 +13,8 @@ pub struct Weights<B: Backend> {
     pub token_embd: B::Matrix,
     /// Output matrix of models that do not tie it.
     pub output: Option<B::Matrix>,
+    /// The output matrix in another format than the file's.
+    pub head: Option<Head<B>>,
     /// Final norm.
     pub output_norm: B::Buffer,
     /// Per-layer embeddings.
@@ -111,7 +114,13 @@ impl<B: Backend> Weights<B> {
     ///
     /// # Errors
     /// When a tensor is missing, of a wrong shape or type, or the device refuses it.
-    pub fn load(gguf: &Gguf, config: &Config, backend: &B, progress: Progress) -> Result<Self> {
+    pub fn load(
+        gguf: &Gguf,
+        config: &Config,
+        head: &HeadOptions,
+        backend: &B,
+        progress: Progress,
+    ) -> Result<Self> {
         let loader = Loader { gguf, config, backend };
         let (hidden, vocab, n_layers) = (config.hidden, config.vocab, config.layers.len());
         let output = loader.has("output.weight").then(|| loader.matrix("output.weight", vocab, hidden));
@@ -124,6 +133,7 @@ impl<B: Backend> Weights<B> {
         Ok(Self {
             token_embd: loader.matrix("token_embd.weight", vocab, hidden)?,
             output: output.transpose()?,
+            head: Head::load(gguf, loader.stored_head()?, head, backend)?,
             output_norm: loader.vector("output_norm.weight", hidden)?,
             per_layer,
             layers,
@@ -262,6 +272,12 @@ impl<B: Backend> Loader<'_, B> {
             self.upload(&values)
         };
         self.config.ropes.iter().map(frequencies).collect()
+    }
+
+    /// The tensor of the output matrix.
+    fn stored_head(&self) -> Result<&TensorInfo> {
+        let name = if self.has("output.weight") { "output.weight" } else { "token_embd.weight" };
+        self.find(name, &[self.config.hidden, self.config.vocab])
     }
 
     fn has(&self, name: &str) -> bool {

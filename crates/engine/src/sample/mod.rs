@@ -129,6 +129,11 @@ pub fn argmax(logits: &[f32]) -> Option<u32> {
     best.map(|(i, _)| i as u32)
 }
 
+/// The `k` tokens of largest logit, best first.
+pub fn best(logits: &[f32], k: usize) -> Vec<u32> {
+    Candidates::top_k(logits, k.max(1)).into_sorted().into_iter().take(k).map(|(id, _)| id).collect()
+}
+
 /// The `k` most probable tokens with their log-probabilities, best first.
 pub fn top_logprobs(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
     let log_sum = log_sum_exp(logits);

@@ -288,7 +288,9 @@ pub fn model_bytes(family: Family, seed: u64) -> Vec<u8> {
             Family::PerLayer => key("embedding_length_per_layer_input", Meta::U32(PER_LAYER_DIM as u32)),
         }
     }
-    b.matrix("token_embd.weight", &[HIDDEN, VOCAB], GgmlType::Q8_0);
+    // One family with a float head, which can be re-quantised.
+    let embedding = if family == Family::Gemma3 { GgmlType::F16 } else { GgmlType::Q8_0 };
+    b.matrix("token_embd.weight", &[HIDDEN, VOCAB], embedding);
     b.vector("output_norm.weight", HIDDEN, 1.0);
     if family != Family::Gemma3 {
         let divisors: Vec<f32> =

@@ -13,7 +13,7 @@ use crate::linear::job::Job;
 const DECODED_ROWS: usize = 16;
 
 /// With at most this many activation rows float weights are converted on the fly.
-const DIRECT_ROWS: usize = 3;
+const DIRECT_ROWS: usize = 8;
 
 /// Sixteen partial sums.
 trait Lanes: Copy {
@@ -188,31 +188,47 @@ unsafe fn multiply<L: Lanes, const NW: usize, const NX: usize>(
 ) {
     let few = job.map.len() <= DIRECT_ROWS;
     match job.weights.ty {
-        GgmlType::F32 if few => direct::<L, f32>(job, rows),
-        GgmlType::F16 if few => direct::<L, F16>(job, rows),
-        GgmlType::BF16 if few => direct::<L, Bf16>(job, rows),
+        GgmlType::F32 if few => direct::<L, f32, NW>(job, rows),
+        GgmlType::F16 if few => direct::<L, F16, NW>(job, rows),
+        GgmlType::BF16 if few => direct::<L, Bf16, NW>(job, rows),
         _ => decoded::<L, NW, NX>(job, rows, scratch),
     }
 }
 
-/// Few activation rows: weights are read once from memory, and from the cache for the rows after the first.
+/// Few activation rows: weights are read once from memory, and from the cache for the groups after the first.
 #[inline(always)]
-unsafe fn direct<L: Lanes, W: Weight + Default>(job: &Job, rows: Range<usize>) {
-    const NW: usize = 4;
-    let cols = job.weights.cols;
+unsafe fn direct<L: Lanes, W: Weight + Default, const NW: usize>(job: &Job, rows: Range<usize>) {
+    const TILE: usize = 4;
+    let n_x = job.map.len();
+    for first in rows.clone().step_by(TILE) {
+        let last = rows.end.min(first + TILE);
+        let mut i = 0;
+        while n_x - i >= 3 {
+            direct_group::<L, W, NW, 3>(job, first..last, i);
+            i += 3;
+        }
+        match n_x - i {
+            2 => direct_group::<L, W, NW, 2>(job, first..last, i),
+            1 => direct_group::<L, W, TILE, 1>(job, first..last, i),
+            _ => {}
+        }
+    }
+}
+
+/// The results of weight rows `rows` with activation rows `i..i + NX` of the map.
+#[inline(always)]
+unsafe fn direct_group<L: Lanes, W: Weight + Default, const NW: usize, const NX: usize>(
+    job: &Job,
+    rows: Range<usize>,
+    i: usize,
+) {
     for first in rows.clone().step_by(NW) {
         let n = NW.min(rows.end - first);
         let mut w = [std::ptr::null::<W>(); NW];
-        for j in 0..NW {
-            w[j] = job.weights.row(first + j.min(n - 1)).as_ptr().cast();
+        for (j, w) in w.iter_mut().enumerate() {
+            *w = job.weights.row(first + j.min(n - 1)).as_ptr().cast();
         }
-        for (x_row, out_row) in job.map.iter() {
-            let sums = dots::<L, W, NW, 1>(w, [job.x_row(x_row).as_ptr()], cols);
-            let out = job.output(out_row, first, n);
-            for j in 0..n {
-                out[j] = sums[j][0];
-            }
-        }
+        block::<L, W, NW, NX>(job, w, (first, n), i);
     }
 }
 
@@ -242,9 +258,9 @@ unsafe fn decoded<L: Lanes, const NW: usize, const NX: usize>(
                 }
                 let n_w = NW.min(n - j);
                 if n_x == NX {
-                    block::<L, NW, NX>(job, w, (first + j, n_w), i, cols);
+                    block::<L, f32, NW, NX>(job, w, (first + j, n_w), i);
                 } else {
-                    block::<L, NW, 1>(job, w, (first + j, n_w), i, cols);
+                    block::<L, f32, NW, 1>(job, w, (first + j, n_w), i);
                 }
             }
             i += n_x;
@@ -254,18 +270,17 @@ unsafe fn decoded<L: Lanes, const NW: usize, const NX: usize>(
 
 /// The results of `n` weight rows from `first` (at `w`) with activation rows `i..i + NX` of the map.
 #[inline(always)]
-unsafe fn block<L: Lanes, const NW: usize, const NX: usize>(
+unsafe fn block<L: Lanes, W: Weight + Default, const NW: usize, const NX: usize>(
     job: &Job,
-    w: [*const f32; NW],
+    w: [*const W; NW],
     (first, n): (usize, usize),
     i: usize,
-    cols: usize,
 ) {
     let mut x = [std::ptr::null(); NX];
     for (r, x) in x.iter_mut().enumerate() {
         *x = job.x_row(job.map.get(i + r).0).as_ptr();
     }
-    let sums = dots::<L, f32, NW, NX>(w, x, cols);
+    let sums = dots::<L, W, NW, NX>(w, x, job.weights.cols);
     for r in 0..NX {
         let out = job.output(job.map.get(i + r).1, first, n);
         for j in 0..n {

@@ -11,7 +11,7 @@ use super::decode256::Decode256;
 use super::micro_avx2::MicroAvx2;
 use super::micro_vnni::MicroVnni;
 use super::pack;
-use super::simd::{Avx2, Dot, Vnni};
+use super::simd::{Avx2, Dot, Vnni, prefetch};
 use crate::linear::Scratch;
 use crate::linear::job::Job;
 
@@ -156,10 +156,13 @@ unsafe fn block32<B: Decode32, D: Dot, M: Micro<T>, const T: usize>(
     for first in rows.clone().step_by(T) {
         let n = T.min(rows.end - first);
         let tile: [&[B]; T] = job.weights.tile(first, n);
+        let next_tile = tile[T - 1].as_ptr_range().end.cast::<u8>();
         acc.fill(0.0);
         for begin in (0..n_blocks).step_by(chunk) {
             let len = chunk.min(n_blocks - begin);
             for b in 0..len {
+                let next = next_tile.wrapping_add((begin + b) * T * size_of::<B>());
+                prefetch(next, T * size_of::<B>());
                 pack::block32::<B, D, T>(&tile, begin + b, packed.add(b * block_bytes));
             }
             let x = |i: usize| {
@@ -196,10 +199,13 @@ unsafe fn block256<B: Decode256, D: Dot, M: Micro<T>, const T: usize>(
     for first in rows.clone().step_by(T) {
         let n = T.min(rows.end - first);
         let tile: [&[B]; T] = job.weights.tile(first, n);
+        let next_tile = tile[T - 1].as_ptr_range().end.cast::<u8>();
         acc.fill(0.0);
         for begin in (0..n_blocks).step_by(chunk) {
             let len = chunk.min(n_blocks - begin);
             for b in 0..len {
+                let next = next_tile.wrapping_add((begin + b) * T * size_of::<B>());
+                prefetch(next, T * size_of::<B>());
                 pack::block256::<B, D, T>(&tile, begin + b, packed.add(b * block_bytes));
             }
             let x = |i: usize| {
