@@ -38,9 +38,9 @@ impl Allocator {
         self.references[block as usize] > 1
     }
 
-    /// Blocks ever handed out: the size the pool must have.
-    pub fn capacity(&self) -> usize {
-        self.references.len()
+    /// The size the pool must have before `n` more blocks are taken.
+    pub fn capacity_for(&self, n: usize) -> usize {
+        self.references.len() + n.saturating_sub(self.free.len())
     }
 
     /// Blocks in use.

@@ -84,10 +84,14 @@ impl<B: Backend> KvCache<B> {
     /// # Panics
     /// When `id` was released.
     pub fn fork(&mut self, id: SequenceId) -> SequenceId {
-        let source = &self.sequences[&id];
-        let tables =
-            source.tables.iter().zip(&mut self.groups).map(|(t, g)| t.fork(&mut g.allocator)).collect();
+        let source = self.sequences.get_mut(&id).expect("a sequence of this cache");
         let length = source.length;
+        let fork = |(table, group): (&mut BlockTable, &mut Group<B>)| {
+            // Rows that were never committed are not shared: both sequences would write there.
+            table.truncate(length, &mut group.allocator);
+            table.fork(&mut group.allocator)
+        };
+        let tables = source.tables.iter_mut().zip(&mut self.groups).map(fork).collect();
         self.insert(Sequence { length, tables })
     }
 
@@ -121,9 +125,7 @@ impl<B: Backend> KvCache<B> {
     /// that are gone. The sequence is then unchanged.
     pub fn truncate(&mut self, id: SequenceId, length: usize) -> Result<()> {
         let sequence = self.sequences.get_mut(&id).expect("a sequence of this cache");
-        if length >= sequence.length {
-            return Ok(());
-        }
+        let length = length.min(sequence.length);
         for (table, group) in sequence.tables.iter().zip(&self.groups) {
             let kept = table.first * BLOCK_LEN;
             if first_visible(group.spec.window, length) < kept {
@@ -148,7 +150,8 @@ impl<B: Backend> KvCache<B> {
     /// chain that slot is its position.
     pub(crate) fn prepare(&mut self, rows: &[Row]) -> Result<PreparedRows> {
         let paths = Paths::new(rows, |id| self.sequences.get(&id).map(|s| s.length));
-        if let Some(needed) = paths.ends.values().copied().max().filter(|&end| end > self.context) {
+        let needed = paths.positions.iter().max().map_or(0, |&last| last + 1);
+        if needed > self.context {
             return Err(EngineError::ContextFull { needed, context: self.context });
         }
         self.make_room(&paths)?;
@@ -178,6 +181,13 @@ impl<B: Backend> KvCache<B> {
     /// Room for every slot the rows take, in blocks that no other sequence shares.
     fn make_room(&mut self, paths: &Paths) -> Result<()> {
         for (g, group) in self.groups.iter_mut().enumerate() {
+            // The pool grows first: when it cannot, no table has changed.
+            let missing = paths.ends.iter().map(|(id, &end)| {
+                let sequence = &self.sequences[id];
+                sequence.tables[g].missing(sequence.length, end, &group.allocator)
+            });
+            let n_blocks = group.allocator.capacity_for(missing.sum());
+            self.backend.kv_reserve(&mut group.pool, n_blocks)?;
             let mut copies = Vec::new();
             for (id, &end) in &paths.ends {
                 let sequence = self.sequences.get_mut(id).expect("a sequence of this cache");
@@ -187,7 +197,6 @@ impl<B: Backend> KvCache<B> {
                 // Only the block that holds the first new slot can be shared: later ones are new.
                 copies.extend(table.make_unique(begin, &mut group.allocator));
             }
-            self.backend.kv_reserve(&mut group.pool, group.allocator.capacity())?;
             let block = BLOCK_LEN as u32;
             let cells: Vec<(u32, u32)> = copies
                 .iter()

@@ -18,6 +18,13 @@ impl BlockTable {
         (self.first + self.blocks.len()) * BLOCK_LEN
     }
 
+    /// Blocks that must be taken before `begin..end` can be written: new ones, and a copy of a shared first one.
+    pub fn missing(&self, begin: usize, end: usize, allocator: &Allocator) -> usize {
+        let grow = end.div_ceil(BLOCK_LEN).saturating_sub(self.end() / BLOCK_LEN);
+        let first = self.blocks.get(begin / BLOCK_LEN - self.first);
+        grow + usize::from(first.is_some_and(|&block| allocator.is_shared(block)))
+    }
+
     /// Makes room for positions below `end`.
     pub fn grow(&mut self, end: usize, allocator: &mut Allocator) {
         while self.end() < end {

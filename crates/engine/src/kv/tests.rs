@@ -78,8 +78,8 @@ impl Checked {
         self.expected[index].1.extend(tags);
     }
 
-    /// Runs a random tree and keeps the path to its last row.
-    fn branch(&mut self, index: usize, parents: &[usize]) {
+    /// Runs a random tree and keeps the path to its last row, or nothing.
+    fn branch(&mut self, index: usize, parents: &[usize], keep: bool) {
         let (id, path) = self.expected[index].clone();
         let first = self.next_tag;
         let (mut rows, mut paths): (Vec<Row>, Vec<Vec<f32>>) = (Vec::new(), Vec::new());
@@ -93,6 +93,9 @@ impl Checked {
             branches.push(before.into_iter().chain([i]).collect());
         }
         let (tags, _) = self.run(&rows, &paths);
+        if !keep {
+            return;
+        }
         let kept = branches.last().unwrap();
         self.cache.accept(id, kept).unwrap();
         self.expected[index].1.extend(kept.iter().map(|&i| tags[i]));
@@ -117,7 +120,7 @@ fn row(sequence: SequenceId, parent: Parent) -> Row {
 enum Step {
     Create,
     Append(usize, usize),
-    Branch(usize, Vec<usize>),
+    Branch(usize, Vec<usize>, bool),
     Fork(usize),
     Truncate(usize, usize),
     Release(usize),
@@ -128,7 +131,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         1 => Just(Step::Create),
         5 => (index.clone(), 1..50usize).prop_map(|(i, n)| Step::Append(i, n)),
-        3 => (index.clone(), prop::collection::vec(0..100usize, 1..12)).prop_map(|(i, p)| Step::Branch(i, p)),
+        3 => (index.clone(), prop::collection::vec(0..100usize, 1..12), any::<bool>()).prop_map(|(i, p, keep)| Step::Branch(i, p, keep)),
         2 => index.clone().prop_map(Step::Fork),
         2 => (index.clone(), 0..60usize).prop_map(|(i, n)| Step::Truncate(i, n)),
         1 => index.prop_map(Step::Release),
@@ -151,7 +154,7 @@ proptest! {
                 _ if n == 0 => {}
                 Step::Append(i, count) if checked.expected[i % n].1.len() < 400 => checked.append(i % n, count),
                 Step::Append(..) => {}
-                Step::Branch(i, parents) => checked.branch(i % n, &parents),
+                Step::Branch(i, parents, keep) => checked.branch(i % n, &parents, keep),
                 Step::Fork(i) => {
                     let (id, path) = checked.expected[i % n].clone();
                     let fork = checked.cache.fork(id);

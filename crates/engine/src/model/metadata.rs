@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use lapidary_gguf::{Metadata, Value};
+use lapidary_gguf::{Array, Metadata, Value};
 
 use crate::error::{EngineError, Result};
 
@@ -69,14 +69,13 @@ impl<'a> Keys<'a> {
         match (self.metadata.get(&name), default) {
             (None, Some(default)) => Ok(default.to_vec()),
             (Some(Value::Array(array)), _) => {
-                let found = array.to_u64s().ok_or_else(|| {
-                    EngineError::metadata(name.clone(), "holds something other than counts")
-                })?;
-                if found.len() < n_layers {
-                    let problem = format!("{} entries for {n_layers} layers", found.len());
-                    return Err(EngineError::metadata(name, problem));
-                }
-                found.into_iter().take(n_layers).map(check).collect()
+                let found = first_values(&name, array, n_layers)?;
+                let count = |value: Value| {
+                    let not_a_count =
+                        || EngineError::metadata(name.clone(), "holds something other than counts");
+                    value.as_u64().ok_or_else(not_a_count).and_then(check)
+                };
+                found.into_iter().map(count).collect()
             }
             _ => Ok(vec![check(self.metadata.u64(&name)?)?; n_layers]),
         }
@@ -94,19 +93,19 @@ impl<'a> Keys<'a> {
                 return Ok(Some((0..n_layers).map(|i| period == 0 || i % period != period - 1).collect()));
             }
         };
-        let flags = match array.to_bools() {
-            Some(flags) => flags,
-            None => array
-                .to_u64s()
-                .ok_or_else(|| EngineError::metadata(name.clone(), "holds neither booleans nor integers"))?
-                .into_iter()
-                .map(|n| n != 0)
-                .collect(),
+        let flag = |value: Value| {
+            let neither = || EngineError::metadata(name.clone(), "holds neither booleans nor integers");
+            value.as_bool().or(value.as_u64().map(|n| n != 0)).ok_or_else(neither)
         };
-        if flags.len() < n_layers {
-            let problem = format!("{} entries for {n_layers} layers", flags.len());
-            return Err(EngineError::metadata(name, problem));
-        }
-        Ok(Some(flags[..n_layers].to_vec()))
+        first_values(&name, array, n_layers)?.into_iter().map(flag).collect::<Result<_>>().map(Some)
     }
+}
+
+/// The first `n` elements of an array of numbers or booleans; the rest of it, however long, is left alone.
+fn first_values(name: &str, array: &Array, n: usize) -> Result<Vec<Value>> {
+    if array.len() < n {
+        return Err(EngineError::metadata(name, format!("{} entries for {n} layers", array.len())));
+    }
+    let values = array.fixed().ok_or_else(|| EngineError::metadata(name, "holds no numbers"))?;
+    Ok(values.take(n).collect())
 }

@@ -83,9 +83,10 @@ impl<B: Backend> Workspace<B> {
         }
         // The old buffers go first, so that both never exist together.
         self.buffers = None;
-        self.capacity = self.capacity.max(rows);
-        self.wanted_capacity = self.wanted_capacity.max(wanted);
-        self.buffers = Some(Buffers::new(backend, config, self.capacity, self.wanted_capacity)?);
+        let (rows, wanted) = (self.capacity.max(rows), self.wanted_capacity.max(wanted));
+        (self.capacity, self.wanted_capacity) = (0, 0);
+        self.buffers = Some(Buffers::new(backend, config, rows, wanted)?);
+        (self.capacity, self.wanted_capacity) = (rows, wanted);
         Ok(())
     }
 }
