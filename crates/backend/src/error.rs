@@ -40,18 +40,6 @@ pub enum BackendError {
         /// What was asked for.
         what: String,
     },
-    /// A key or value vector that cannot be stored.
-    #[error(
-        "{which} vector of layer slot {layer}, position {position} is not finite; a tensor dump (lapidary trace) shows where it began"
-    )]
-    NotFinite {
-        /// `"key"` or `"value"`.
-        which: &'static str,
-        /// Index of the layer inside its cache group.
-        layer: usize,
-        /// Position of the row.
-        position: usize,
-    },
     /// The device or its driver failed.
     #[error("{device}: {message}")]
     Device {

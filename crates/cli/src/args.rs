@@ -461,5 +461,5 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
     let (id, value) = text.split_once('=').ok_or("expected ID=X")?;
     let id = id.parse().map_err(|_| format!("'{id}' is no token id"))?;
     let value = number(value)?;
-    if value.is_nan() { Err("the bias is not a number".into()) } else { Ok((id, value)) }
+    if value < f32::INFINITY { Ok((id, value)) } else { Err("the bias must be finite, or -inf".into()) }
 }

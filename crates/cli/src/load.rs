@@ -73,6 +73,10 @@ pub fn load(run: &RunArgs) -> Result<Loaded> {
         None => "cannot load the demo model".to_owned(),
     };
     let (model, tokenizer) = (Arc::new(model.with_context(file)?), tokenizer.with_context(file)?);
+    let (vocab, tokens) = (model.config().vocab, tokenizer.as_ref().map_or(0, Tokenizer::n_tokens));
+    if tokens > vocab {
+        bail!("{}: its tokenizer has {tokens} tokens, its embedding table only {vocab} rows", file());
+    }
     Ok(Loaded { gguf, model, tokenizer, load_time: begin.elapsed() })
 }
 

@@ -4,13 +4,13 @@ use std::io::ErrorKind;
 
 /// An error and its causes in one block.
 pub fn report(error: &anyhow::Error) -> String {
-    let mut text = format!("error: {error}");
+    let mut text = format!("error: {}", printable(&error.to_string()));
     let mut last = error.to_string();
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
         // Transparent wrappers repeat their cause.
         if !last.contains(&cause) {
-            text += &format!("\n  because: {cause}");
+            text += &format!("\n  because: {}", printable(&cause));
         }
         last = cause;
     }

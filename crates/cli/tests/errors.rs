@@ -121,3 +121,17 @@ fn completions_name_the_subcommands() {
         assert!(String::from_utf8_lossy(&output.stdout).contains("perplexity"), "{shell}");
     }
 }
+
+#[test]
+fn outputs_never_replace_devices_or_inputs() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = file(&dir, "model.gguf", &header("gemma3"));
+    let model = model.to_str().unwrap();
+    let trace = ["trace", "-m", model, "--ids", "2", "--out"];
+    assert_fails(&[&trace[..], &[model]].concat(), 1, &["is the model itself"]);
+    assert_fails(&[&trace[..], &["/dev/null"]].concat(), 1, &["no regular file"]);
+    let config = file(&dir, "config.json", b"{}");
+    let folder = dir.path().to_str().unwrap();
+    assert_fails(&["convert", folder, "-o", config.to_str().unwrap()], 1, &["name another output"]);
+    assert_eq!(std::fs::read(&config).unwrap(), b"{}");
+}

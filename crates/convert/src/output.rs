@@ -16,11 +16,15 @@ impl TempFile {
     /// Creates the temporary file in `target`'s folder.
     ///
     /// # Errors
-    /// When the folder takes no files, or `target` is a folder itself.
+    /// When the folder takes no files, or `target` exists and is no regular file (renaming over a device or a pipe
+    /// would replace it).
     pub fn create(target: &Path) -> io::Result<Self> {
         let name = target.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
         if target.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
+        }
+        if target.metadata().is_ok_and(|found| !found.is_file()) {
+            return Err(io::Error::other("it exists and is no regular file"));
         }
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);

@@ -43,7 +43,8 @@ struct Phase(*const (dyn Fn(usize, usize) + Sync));
 unsafe impl Send for Phase {}
 
 impl Pool {
-    /// A pool of `n_threads` threads (at least one), counting the caller of [`Pool::run`].
+    /// A pool of `n_threads` threads (at least one), counting the caller of [`Pool::run`]; fewer when the operating
+    /// system refuses to start more.
     pub fn new(n_threads: usize) -> Self {
         let shared = Arc::new(Shared {
             epoch: AtomicUsize::new(0),
@@ -57,12 +58,10 @@ impl Pool {
             wake: Condvar::new(),
         });
         let workers = (1..n_threads.max(1))
-            .map(|index| {
+            .map_while(|index| {
                 let shared = Arc::clone(&shared);
-                std::thread::Builder::new()
-                    .name(format!("lapidary-{index}"))
-                    .spawn(move || shared.work(index))
-                    .expect("the operating system refuses to start a worker thread")
+                let builder = std::thread::Builder::new().name(format!("lapidary-{index}"));
+                builder.spawn(move || shared.work(index)).ok()
             })
             .collect();
         Self { shared, workers, turn: Mutex::new(()) }

@@ -29,6 +29,14 @@ pub enum EngineError {
     /// A tensor the model needs is not in the file.
     #[error("the file holds no tensor {0}; it may be incomplete, or a vocabulary-only file")]
     MissingTensor(String),
+    /// A tensor that cannot be used.
+    #[error("tensor {name}: {problem}")]
+    Tensor {
+        /// Tensor name.
+        name: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A tensor of an unexpected shape.
     #[error("tensor {name} has shape {found}, expected {expected} (fastest dimension first)")]
     TensorShape {
@@ -68,6 +76,10 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    pub(crate) fn tensor(name: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Tensor { name: name.into(), problem: problem.into() }
+    }
+
     pub(crate) fn metadata(key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Metadata { key: key.into(), problem: problem.into() }
     }

@@ -73,6 +73,9 @@ fn chunks(
     cancel: &AtomicBool,
 ) -> Result<Vec<f64>> {
     let context = args.ctx_size as usize;
+    if context < 3 {
+        bail!("a chunk of {context} tokens has no second half to predict; give -c 3 or more");
+    }
     if tokens.len() < 2 * context {
         let n = tokens.len();
         bail!(

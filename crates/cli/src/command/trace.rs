@@ -24,6 +24,15 @@ struct Report {
 
 /// Writes values of the forward pass to a file.
 pub fn run(args: TraceArgs) -> Result<()> {
+    if let Some(model) = &args.run.model.model
+        && let (Ok(model), Ok(out)) = (model.canonicalize(), args.out.canonicalize())
+        && model == out
+    {
+        bail!("{} is the model itself; name another file with --out", args.out.display());
+    }
+    if args.out.metadata().is_ok_and(|found| !found.is_file()) {
+        bail!("{} exists and is no regular file; name another file with --out", args.out.display());
+    }
     let loaded = load::load(&args.run)?;
     let ids = match &args.prompt {
         Some(text) => {

@@ -20,7 +20,7 @@ use self::fields::Fields;
 use self::metadata::General;
 use self::select::Selection;
 use self::tokenizer::Tokenizer;
-use crate::error::Result;
+use crate::error::{ConvertError, Result};
 use crate::file_type::FileType;
 use crate::imatrix::Imatrix;
 use crate::mix::{self, Candidate, ModelFacts, Overrides};
@@ -67,6 +67,11 @@ pub fn convert(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Report> {
     let start = Instant::now();
+    if is_input(dir, out) {
+        let problem =
+            format!("{} is a file of the folder that is converted; name another output", out.display());
+        return Err(ConvertError::Option(problem));
+    }
     let config = TextConfig::from_fields(&Fields::open(dir)?)?;
     let checkpoint = Checkpoint::open(dir)?;
     let mut tokenizer = Tokenizer::read(dir, &config)?;
@@ -87,6 +92,13 @@ pub fn convert(
     let target = Target { path: out, threads: options.threads, cancel: &options.cancel };
     let written = write::write(&target, writer, &tensors, progress)?;
     Ok(written.report(start.elapsed(), notes))
+}
+
+/// Whether `out` is a file that stands in `dir` already and is no GGUF made before: it may be one that is read.
+fn is_input(dir: &Path, out: &Path) -> bool {
+    let folder = |path: &Path| path.canonicalize().ok();
+    let made_before = out.extension().is_some_and(|extension| extension == "gguf");
+    !made_before && folder(out).is_some_and(|out| folder(dir).as_deref() == out.parent())
 }
 
 /// Rows of the embedding table in the output. Gemma 4's tokenizer decides, as in llama.cpp's converter: rows beyond it

@@ -1,6 +1,6 @@
 //! The forward pass: the one place where the layers are walked.
 //!
-//! Formulas: `docs/architecture.md` names the sources. Per layer: attention on the normalised stream, added after
+//! The formulas are those of the Gemma 3 and Gemma 4 text models in Hugging Face transformers. Per layer: attention on the normalised stream, added after
 //! its post norm; a dense feed-forward branch, with a mixture of experts beside it where the layer has one, added
 //! after its post norm; the layer's slice of the per-layer embeddings where the model has them; the layer scale.
 

@@ -72,7 +72,7 @@ impl<B: Backend> Head<B> {
 }
 
 fn requantize(gguf: &Gguf, stored: &TensorInfo, ty: GgmlType) -> Result<Vec<u8>> {
-    let unfit = |problem: String| EngineError::metadata(stored.name(), problem);
+    let unfit = |problem: String| EngineError::tensor(stored.name(), problem);
     let from = stored.ty()?;
     if !from.is_float() {
         return Err(unfit(format!(

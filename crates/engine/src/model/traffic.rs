@@ -63,9 +63,12 @@ impl Traffic {
     pub fn cache_bytes(&self, depth: usize) -> u64 {
         let vector =
             |g: &CacheGroup| self.k_format.vector_bytes(g.head_dim) + self.v_format.vector_bytes(g.head_dim);
-        let bytes =
-            |g: &CacheGroup| g.window.map_or(depth, |w| w.min(depth)) * g.layers * g.kv_heads * vector(g);
-        self.groups.iter().map(|g| bytes(g) as u64).sum()
+        // In floating point: the sizes come from a file that may claim anything.
+        let bytes = |g: &CacheGroup| {
+            let positions = g.window.map_or(depth, |w| w.min(depth)) as f64;
+            positions * g.layers as f64 * g.kv_heads as f64 * vector(g) as f64
+        };
+        self.groups.iter().map(bytes).sum::<f64>() as u64
     }
 
     /// Expected bytes of the experts that at least one of `rows` rows chose.

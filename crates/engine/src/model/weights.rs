@@ -199,7 +199,7 @@ impl<B: Backend> Loader<'_, B> {
             if spec.value.is_some() {
                 return Ok(vec![self.matrix(&fused, q + 2 * kv, hidden)?]);
             }
-            return Err(EngineError::metadata(fused, "a layer without a cache of its own cannot have it"));
+            return Err(EngineError::tensor(fused, "a layer without a cache of its own cannot have it"));
         }
         let mut parts = vec![self.matrix(&name("attn_q"), q, hidden)?];
         if let Some(value) = spec.value {
@@ -318,7 +318,7 @@ impl<B: Backend> Loader<'_, B> {
         let info = self.find(name, &[len])?;
         let mut values = vec![0.0; len];
         block::dequantize(info.ty()?, &self.gguf.data(info)?, &mut values)
-            .map_err(|e| EngineError::metadata(name, e.to_string()))?;
+            .map_err(|e| EngineError::tensor(name, e.to_string()))?;
         Ok(values)
     }
 
