@@ -40,6 +40,16 @@ pub enum BackendError {
         /// What was asked for.
         what: String,
     },
+    /// A key or value that a compressed cache cannot hold: it is infinite or not a number.
+    #[error("the {part} of position {position} in layer {layer} of its cache group is not finite")]
+    NotFinite {
+        /// "key" or "value".
+        part: &'static str,
+        /// The layer's place in the pool.
+        layer: usize,
+        /// Position in its sequence.
+        position: u32,
+    },
     /// The device or its driver failed.
     #[error("{device}: {message}")]
     Device {

@@ -103,7 +103,9 @@ pub trait Backend: Sized + Send + Sync + 'static {
         heads: &HeadNormRope<Self::Buffer>,
     ) -> Result<()>;
 
-    /// Stores each row's keys and values in layer `layer` of the pool, at the cells of `group`.
+    /// Stores each row's keys and values in layer `layer` of the pool, at the cells of `group`. The TurboQuant
+    /// formats refuse what is not finite ([`NotFinite`](crate::BackendError::NotFinite)); a backend that runs
+    /// later than it is asked may say so at the next [`download`](Backend::download).
     fn kv_store(
         &self,
         qkv: &Self::Buffer,

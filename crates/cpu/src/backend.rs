@@ -158,6 +158,7 @@ impl Backend for CpuBackend {
                 ),
             });
         }
+        spec.check(&self.name())?;
         Ok(CpuKvPool::new(spec))
     }
 
@@ -257,8 +258,8 @@ impl Backend for CpuBackend {
         pool: &mut CpuKvPool,
         layer: usize,
     ) -> Result<()> {
-        pool.store(qkv, layout, &rows.groups[group].store, layer);
-        Ok(())
+        let cells = (rows.groups[group].store.as_slice(), rows.positions.as_slice());
+        pool.store(self.config.isa, qkv, layout, cells, layer)
     }
 
     fn attention(

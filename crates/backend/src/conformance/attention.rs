@@ -84,7 +84,7 @@ impl Scene {
 
     /// Fills a cache of blocks in random order and attends all new rows, or the one named.
     ///
-    /// Every cell that no row may look at holds NaN.
+    /// Every cell that no row may look at holds NaN, or huge numbers in formats that refuse NaN.
     fn on<B: Backend>(&self, backend: &B, blocks: Blocks, only: Option<usize>) -> Vec<f32> {
         let layer = LAYERS - 1;
         let placed = self.place(blocks);
@@ -100,7 +100,7 @@ impl Scene {
             .unwrap();
         backend.kv_reserve(&mut pool, placed.n_blocks).unwrap();
         let all: Vec<u32> = (0..(placed.n_blocks * blocks.len) as u32).collect();
-        let poison = vec![f32::NAN; all.len() * self.layout.stride()];
+        let poison = self.poison().repeat(all.len());
         for layer in 0..LAYERS {
             store(backend, &mut pool, self.layout, layer, &poison, &all);
         }
@@ -126,6 +126,14 @@ impl Scene {
         };
         let stride = self.layout.stride();
         attend(backend, &pool, &attention, &self.fresh[row * stride..(row + 1) * stride], &alone)
+    }
+
+    /// Columns of a row that no row may look at.
+    fn poison(&self) -> Vec<f32> {
+        let poison = |format: KvFormat| if format.turbo_bits().is_some() { 1e30 } else { f32::NAN };
+        let mut row = vec![poison(self.formats.0); self.layout.stride()];
+        row[self.layout.v_offset()..].fill(poison(self.formats.1));
+        row
     }
 
     /// Gives every sequence blocks and every new row its view.
@@ -247,9 +255,13 @@ pub fn attention<B: Backend>(backend: &B, tolerance: &Tolerance) {
         (layout(6, 2, 64), Some(256), vec![chain(255, 1), chain(256, 1), chain(767, 3)]),
         (layout(2, 2, 18), None, vec![chain(1100, 1)]),
         (layout(8, 1, 64), Some(32), vec![chain(64, 70)]),
+        (layout(8, 2, 160), None, vec![chain(290, 2), chain(5, 30)]),
+        (layout(16, 2, 512), Some(300), vec![chain(310, 1), chain(0, 12)]),
+        (layout(4, 4, 96), None, vec![chain(40, 9)]),
+        (layout(1, 1, 16), None, vec![chain(3, 3)]),
     ];
     for (i, (layout, window, sequences)) in cases.into_iter().enumerate() {
-        let pairs = format_pairs();
+        let pairs = format_pairs(layout.head_dim);
         // All pairs for the small cases, one in turn for the others.
         let pairs = if i < 3 { pairs } else { vec![pairs[i % pairs.len()]] };
         for formats in pairs {
@@ -266,7 +278,8 @@ pub fn attention_of_trees<B: Backend>(backend: &B, tolerance: &Tolerance) {
     let shapes = [(0, 6, None), (30, 12, None), (300, 16, Some(64)), (513, 9, None), (40, 20, Some(8))];
     for (i, (committed, n, window)) in shapes.into_iter().enumerate() {
         let sequences = vec![Sequence::tree(committed, n, &mut random), Sequence::chain(17, 2)];
-        let formats = format_pairs()[i % 4];
+        let pairs = format_pairs(64);
+        let formats = pairs[7 * i % pairs.len()];
         let scene = Scene::new(&mut random, layout(4, 2, 64), formats, window, sequences);
         scene.check(backend, tolerance, Blocks { len: 32, seed: random.bits() });
     }
@@ -275,7 +288,7 @@ pub fn attention_of_trees<B: Backend>(backend: &B, tolerance: &Tolerance) {
 /// Size and order of the blocks do not change a bit.
 pub fn attention_ignores_block_layout<B: Backend>(backend: &B, _: &Tolerance) {
     let mut random = Random::new(62);
-    for formats in format_pairs() {
+    for formats in format_pairs(32) {
         for window in [None, Some(77)] {
             let sequences = vec![Sequence::chain(301, 1), Sequence::chain(33, 20)];
             let scene = Scene::new(&mut random, layout(4, 2, 32), formats, window, sequences);
@@ -291,7 +304,10 @@ pub fn attention_ignores_block_layout<B: Backend>(backend: &B, _: &Tolerance) {
 /// Infinite and undefined vectors of later rows do not reach the rows before them.
 pub fn attention_keeps_rows_apart<B: Backend>(backend: &B, _: &Tolerance) {
     let mut random = Random::new(63);
-    for formats in format_pairs() {
+    // What is undefined does not get into the other formats at all.
+    for formats in
+        [KvFormat::F32, KvFormat::F16].into_iter().flat_map(|k| [(k, KvFormat::F32), (k, KvFormat::F16)])
+    {
         let sequences = vec![Sequence::chain(250, 40)];
         let mut scene = Scene::new(&mut random, layout(4, 1, 64), formats, Some(100), sequences);
         let blocks = Blocks { len: 32, seed: 9 };

@@ -4,12 +4,14 @@ use super::Tolerance;
 use super::compare::close;
 use super::random::{Random, read, upload};
 use crate::{
-    Attention, Backend, GroupRows, HeadLayout, KvFormat, KvPoolSpec, ReferenceBackend, RowBatch, RowView,
+    Attention, Backend, BackendError, GroupRows, HeadLayout, KvFormat, KvPoolSpec, ReferenceBackend,
+    RowBatch, RowView,
 };
 
 /// Every pair of key and value formats.
-pub(super) fn format_pairs() -> Vec<(KvFormat, KvFormat)> {
-    KvFormat::ALL.into_iter().flat_map(|k| KvFormat::ALL.map(|v| (k, v))).collect()
+pub(super) fn format_pairs(head_dim: usize) -> Vec<(KvFormat, KvFormat)> {
+    let formats: Vec<KvFormat> = KvFormat::ALL.into_iter().filter(|f| f.supports(head_dim)).collect();
+    formats.iter().flat_map(|&k| formats.iter().map(move |&v| (k, v))).collect()
 }
 
 /// Stores rows of query, key and value columns in `cells` of a layer.
@@ -54,14 +56,55 @@ pub(super) fn attend<B: Backend>(
 /// [`Backend::kv_copy`] and [`Backend::kv_reserve`]: copies follow each other, inside a block and between blocks,
 /// in all layers; growing keeps what is stored.
 pub fn kv_copy<B: Backend>(backend: &B, tolerance: &Tolerance) {
-    for (k_format, v_format) in format_pairs() {
-        let layout = HeadLayout { heads: 2, kv_heads: 2, head_dim: 34 };
-        let spec = KvPoolSpec { layers: 2, kv_heads: 2, head_dim: 34, k_format, v_format, block_len: 8 };
-        for layer in 0..2 {
-            let found = copied(backend, spec, layout, layer);
-            let expected = copied(&ReferenceBackend, spec, layout, layer);
-            let what = format!("copied cells of layer {layer}, keys {k_format}, values {v_format}");
-            close(&what, &found, &expected, |_| 20.0 * tolerance.relative);
+    for head_dim in [34, 96] {
+        for (k_format, v_format) in format_pairs(head_dim) {
+            copies::<B>(backend, tolerance, head_dim, (k_format, v_format));
+        }
+    }
+}
+
+fn copies<B: Backend>(
+    backend: &B,
+    tolerance: &Tolerance,
+    head_dim: usize,
+    (k_format, v_format): (KvFormat, KvFormat),
+) {
+    let layout = HeadLayout { heads: 2, kv_heads: 2, head_dim };
+    let spec = KvPoolSpec { layers: 2, kv_heads: 2, head_dim, k_format, v_format, block_len: 8 };
+    for layer in 0..2 {
+        let found = copied(backend, spec, layout, layer);
+        let expected = copied(&ReferenceBackend, spec, layout, layer);
+        let what = format!("copied cells of layer {layer}, keys {k_format}, values {v_format}");
+        close(&what, &found, &expected, |_| 20.0 * tolerance.relative);
+    }
+}
+
+/// [`Backend::kv_store`] in the TurboQuant formats: an infinite or undefined key or value is an error, at the latest
+/// when something is downloaded.
+pub fn kv_store_refuses_undefined<B: Backend>(backend: &B, _: &Tolerance) {
+    let layout = HeadLayout { heads: 2, kv_heads: 2, head_dim: 32 };
+    let turbo = || KvFormat::ALL.into_iter().filter(|f| f.turbo_bits().is_some());
+    for (k_format, v_format) in turbo().map(|f| (f, KvFormat::F16)).chain(turbo().map(|f| (KvFormat::F32, f)))
+    {
+        let spec = KvPoolSpec { layers: 2, kv_heads: 2, head_dim: 32, k_format, v_format, block_len: 8 };
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut pool = backend.kv_pool(spec).unwrap();
+            backend.kv_reserve(&mut pool, 1).unwrap();
+            let mut qkv = Random::new(51).normals(2 * layout.stride());
+            let column = if v_format == KvFormat::F16 { layout.k_offset() } else { layout.v_offset() };
+            qkv[layout.stride() + column + 35] = bad;
+            let group = GroupRows { store: vec![2, 5], ..GroupRows::default() };
+            let batch = RowBatch { tokens: vec![0; 2], positions: vec![70, 71], groups: vec![group] };
+            let mut rows = B::Rows::default();
+            backend.upload_rows(&batch, &mut rows).unwrap();
+            let qkv = upload(backend, &qkv);
+            let result = backend.kv_store(&qkv, layout, &rows, 0, &mut pool, 1);
+            let result = result.and_then(|()| backend.download(&qkv, 0..1, &mut [0.0]));
+            let part = if v_format == KvFormat::F16 { "key" } else { "value" };
+            assert!(
+                matches!(&result, Err(BackendError::NotFinite { part: p, layer: 1, position: 71 }) if *p == part),
+                "{bad} in a {part}, keys {k_format}, values {v_format}: {result:?}"
+            );
         }
     }
 }

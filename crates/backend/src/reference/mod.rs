@@ -17,6 +17,7 @@ pub use attention::{attend, dot};
 pub use experts::route;
 pub use norm::{add_norm, head_norm_rope, inverse_rms, rms_norm, rotate};
 
+use crate::kv::turbo::{self, NotFinite};
 use crate::{
     Attention, Backend, BackendError, Choices, Columns, Dims, ExpertInput, HeadLayout, HeadNormRope,
     KvFormat, KvPoolSpec, MatrixData, Norm, Result, RowBatch,
@@ -64,11 +65,21 @@ pub struct ReferenceRouting {
     choices: Choices,
 }
 
-fn through_format(format: KvFormat, value: f32) -> f32 {
+/// A vector after a round trip through `format`.
+fn through_format(format: KvFormat, from: &[f32], to: &mut [f32]) -> std::result::Result<(), NotFinite> {
     match format {
-        KvFormat::F32 => value,
-        KvFormat::F16 => half::f16::from_f32(value).to_f32(),
+        KvFormat::F32 => to.copy_from_slice(from),
+        KvFormat::F16 => {
+            to.iter_mut().zip(from).for_each(|(to, &from)| *to = half::f16::from_f32(from).to_f32());
+        }
+        KvFormat::Tq8 | KvFormat::Tq6 | KvFormat::Tq5 | KvFormat::Tq4 => {
+            let mut codes = vec![0; format.code_bytes(from.len())];
+            let mut scales = vec![0.0; format.scale_count(from.len())];
+            turbo::encode(format, from, &mut codes, &mut scales)?;
+            turbo::decode(format, &codes, &scales, to);
+        }
     }
+    Ok(())
 }
 
 impl Backend for ReferenceBackend {
@@ -112,6 +123,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn kv_pool(&self, spec: KvPoolSpec) -> Result<ReferencePool> {
+        spec.check(&self.name())?;
         let empty = vec![Vec::new(); spec.layers];
         Ok(ReferencePool { spec, n_cells: 0, keys: empty.clone(), values: empty })
     }
@@ -230,12 +242,11 @@ impl Backend for ReferenceBackend {
                 let key = &row[layout.k_offset() + head * dim..][..dim];
                 let value = &row[layout.v_offset() + head * dim..][..dim];
                 let (k_format, v_format) = (pool.spec.k_format, pool.spec.v_format);
-                for (to, &from) in pool.keys[layer][range.clone()].iter_mut().zip(key) {
-                    *to = through_format(k_format, from);
-                }
-                for (to, &from) in pool.values[layer][range].iter_mut().zip(value) {
-                    *to = through_format(v_format, from);
-                }
+                let refused = |part| BackendError::NotFinite { part, layer, position: rows.positions[r] };
+                through_format(k_format, key, &mut pool.keys[layer][range.clone()])
+                    .map_err(|_| refused("key"))?;
+                through_format(v_format, value, &mut pool.values[layer][range])
+                    .map_err(|_| refused("value"))?;
             }
         }
         Ok(())

@@ -1,12 +1,15 @@
 //! Merging the results of spans.
 
+use crate::kv::MAX_BLOCKS;
+use crate::kv::rotate::unrotate;
 use crate::math::exp;
 use crate::simd::{Chunk, Kernel, LANES, Simd};
 
+use super::ValueForm;
 use super::plan::QueryPartials;
 
 /// Chunks of the longest head.
-pub(crate) const MAX_CHUNKS: usize = 512 / LANES;
+const MAX_CHUNKS: usize = 512 / LANES;
 
 /// The softmax of some spans: weights are relative to `max`, and so is the accumulator that belongs to it.
 #[derive(Clone, Copy)]
@@ -34,12 +37,30 @@ impl Total {
         }
     }
 
-    /// Writes the accumulator divided by the sum of weights.
+    /// Writes the accumulator divided by the sum of weights, its offsets added and its rotation undone.
     #[inline(always)]
-    fn finish<S: Simd>(self, s: S, acc: &[Chunk], out: &mut [f32]) {
+    fn finish<S: Simd>(self, s: S, form: &ValueForm, acc: &[Chunk], out: &mut [f32]) {
         let inverse = s.splat(1.0 / self.sum);
-        for (i, acc) in acc.iter().enumerate() {
-            s.store_at(s.mul(s.load(acc), inverse), out, LANES * i);
+        if !form.rotated {
+            for i in 0..out.len().div_ceil(LANES) {
+                s.store_at(s.mul(s.load(&acc[i]), inverse), out, LANES * i);
+            }
+            return;
+        }
+        // Rotated heads are whole chunks.
+        let mut vector = [[0.0; LANES]; MAX_CHUNKS];
+        let vector = &mut vector[..out.len() / LANES];
+        let offsets = &acc[form.chunks..];
+        for (i, (v, acc)) in vector.iter_mut().zip(acc).enumerate() {
+            let mut x = s.load(acc);
+            if let Some(offset) = offsets.get(i / form.block_chunks) {
+                x = s.add(x, s.splat(s.sum(s.load(offset))));
+            }
+            s.store(s.mul(x, inverse), v);
+        }
+        unrotate(s, vector);
+        for (i, v) in vector.iter().enumerate() {
+            s.store_at(s.load(v), out, LANES * i);
         }
     }
 }
@@ -63,6 +84,7 @@ impl Kernel for MergeSpan<'_> {
 
 /// Writes a query's output.
 pub(super) struct Finish<'a> {
+    pub(super) form: ValueForm,
     pub(super) total: Total,
     pub(super) acc: &'a [Chunk],
     pub(super) out: &'a mut [f32],
@@ -73,12 +95,13 @@ impl Kernel for Finish<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.total.finish(s, self.acc, self.out);
+        self.total.finish(s, &self.form, self.acc, self.out);
     }
 }
 
 /// Merges all spans of one query into its output.
 pub(super) struct MergeAll<'a> {
+    pub(super) form: ValueForm,
     pub(super) partials: QueryPartials<'a>,
     pub(super) out: &'a mut [f32],
 }
@@ -88,14 +111,14 @@ impl Kernel for MergeAll<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let n_chunks = self.out.len().div_ceil(LANES);
-        let mut acc = [[0.0; LANES]; MAX_CHUNKS];
-        let acc = &mut acc[..n_chunks];
+        let width = self.form.acc_chunks();
+        let mut acc = [[0.0; LANES]; MAX_CHUNKS + MAX_BLOCKS];
+        let acc = &mut acc[..width];
         let mut total = Total::EMPTY;
         for i in 0..self.partials.n_spans {
-            let part = &self.partials.chunks[i * self.partials.stride..][..n_chunks + 1];
+            let part = &self.partials.chunks[i * self.partials.stride..][..width + 1];
             total.merge(s, acc, Total { max: part[0][0], sum: part[0][1] }, &part[1..]);
         }
-        total.finish(s, acc, self.out);
+        total.finish(s, &self.form, acc, self.out);
     }
 }

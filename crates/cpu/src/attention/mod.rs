@@ -6,8 +6,12 @@
 //! Within a span, tiles are taken in ascending order with an online softmax; the spans' results `(maximum, sum,
 //! accumulator)` are then merged in ascending order. Scores are dot products in sixteen partial sums (lane =
 //! element mod 16, fused multiply-add, folded in halves), sums of weights have one partial sum for each position
-//! mod 16, and every element of an accumulator is a chain of fused multiply-adds over ascending positions. All of
-//! this depends on the row's positions alone: not on the block size, the other rows of the batch, the number of
+//! mod 16, and every element of an accumulator is a chain of fused multiply-adds over ascending positions.
+//!
+//! Compressed vectors are never expanded in memory. The query is rotated once as the keys are; a score is the sum over
+//! the blocks of a key of scale times the dot product with the levels, and for keys with offsets the offsets times the
+//! sums of the query's blocks. Weights are multiplied by the scales of the values before they meet the levels; offsets
+//! have one accumulator for each position mod 16 and are added at the end, where the rotation is undone. All of this depends on the row's positions alone: not on the block size, the other rows of the batch, the number of
 //! threads or the instruction set, which only decide what is computed side by side.
 
 mod merge;
@@ -21,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lapidary_backend::{Attention, GroupRows};
 
-use crate::kv::CpuKvPool;
+use crate::kv::{CpuKvPool, Part};
 use crate::linear::isa::Isa;
 use crate::parallel::Disjoint;
 use crate::pool::Pool;
@@ -60,6 +64,15 @@ impl Job<'_> {
         self.cache.padded_dim() / LANES
     }
 
+    /// How accumulators are laid out.
+    fn value_form(&self) -> ValueForm {
+        let (cache, format) = (self.cache, self.cache.format(Part::Values));
+        let block_chunks = cache.block_chunks(Part::Values);
+        let offsets = if format.has_offsets() { self.chunks() / block_chunks } else { 0 };
+        let rotated = format.turbo_bits().is_some();
+        ValueForm { chunks: self.chunks(), block_chunks, offsets, rotated }
+    }
+
     /// Positions that row `row` sees.
     fn visible(&self, row: usize) -> Range<usize> {
         let end = self.positions[row] as usize + 1;
@@ -69,6 +82,26 @@ impl Job<'_> {
     /// Where the output of a query head of a row begins.
     fn output_offset(&self, row: usize, head: usize) -> usize {
         (row * self.attention.layout.heads + head) * self.attention.layout.head_dim
+    }
+}
+
+/// The accumulator of a query: the chunks of a padded value, then one chunk of offsets a block where values have
+/// them.
+#[derive(Clone, Copy)]
+pub(crate) struct ValueForm {
+    chunks: usize,
+    /// Chunks of a block.
+    block_chunks: usize,
+    /// Blocks with offsets.
+    offsets: usize,
+    /// Whether values are stored rotated.
+    rotated: bool,
+}
+
+impl ValueForm {
+    /// Chunks of an accumulator.
+    fn acc_chunks(&self) -> usize {
+        self.chunks + self.offsets
     }
 }
 
@@ -117,13 +150,13 @@ pub(crate) fn attend(isa: Isa, pool: &Pool, job: &Job, workspace: &mut Workspace
 fn merge_spans(isa: Isa, pool: &Pool, job: &Job, plan: &Plan, partials: &[Chunk], out: &Disjoint<f32>) {
     /// Chunks below which one thread merges faster than several.
     const FORK_ABOVE: usize = 2048;
-    let layout = job.attention.layout;
+    let (layout, form) = (job.attention.layout, job.value_form());
     let merge = |index: usize, _thread: usize| {
         let (row, head) = (index / layout.heads, index % layout.heads);
         let partials = plan.query_partials(job, row, head, partials);
         // SAFETY: every query head of every row is merged once.
         let out = unsafe { out.range(job.output_offset(row, head), layout.head_dim) };
-        isa.run(merge::MergeAll { partials, out });
+        isa.run(merge::MergeAll { form, partials, out });
     };
     let n_queries = job.positions.len() * layout.heads;
     if plan.n_partial_chunks > FORK_ABOVE {

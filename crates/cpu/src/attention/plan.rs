@@ -134,7 +134,8 @@ impl Plan {
         let spans = visible.start / SPAN..visible.end.div_ceil(SPAN);
         let heads_per_kv = job.heads_per_kv();
         let query = (row - tile.first) * heads_per_kv + head % heads_per_kv;
-        let at = self.partials_at(tile, head / heads_per_kv, spans.start, job) + query * (job.chunks() + 1);
+        let at = self.partials_at(tile, head / heads_per_kv, spans.start, job)
+            + query * (job.value_form().acc_chunks() + 1);
         QueryPartials { n_spans: spans.len(), chunks: &partials[at..], stride: partial_chunks(tile, job) }
     }
 }
@@ -149,7 +150,7 @@ pub(super) struct QueryPartials<'a> {
 
 /// Chunks of a span's partial result: for each query of the tile a header and the accumulator.
 pub(super) fn partial_chunks(tile: &RowTile, job: &Job) -> usize {
-    tile.n * job.heads_per_kv() * (job.chunks() + 1)
+    tile.n * job.heads_per_kv() * (job.value_form().acc_chunks() + 1)
 }
 
 /// Rows of a tile: as many as share loads of keys and values well, fewer when threads would go idle.

@@ -38,6 +38,31 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn load_i8(self, from: &[i8; LANES]) -> Chunk {
+        from.map(f32::from)
+    }
+
+    #[inline(always)]
+    fn nibble_levels(self, codes: &[u8; LANES], table: &Chunk) -> [Chunk; 2] {
+        [codes.map(|c| table[usize::from(c & 15)]), codes.map(|c| table[usize::from(c >> 4)])]
+    }
+
+    #[inline(always)]
+    fn negate_where(self, bits: u16, v: Chunk) -> Chunk {
+        std::array::from_fn(|i| if bits >> i & 1 == 1 { -v[i] } else { v[i] })
+    }
+
+    #[inline(always)]
+    fn choose(self, bits: u16, yes: Chunk, no: Chunk) -> Chunk {
+        std::array::from_fn(|i| if bits >> i & 1 == 1 { yes[i] } else { no[i] })
+    }
+
+    #[inline(always)]
+    fn exchange<const D: usize>(self, v: Chunk) -> Chunk {
+        std::array::from_fn(|i| v[i ^ D])
+    }
+
+    #[inline(always)]
     fn store(self, v: Chunk, to: &mut Chunk) {
         *to = v;
     }

@@ -75,6 +75,63 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_i8(self, from: &[i8; LANES]) -> Pair {
+        unsafe {
+            let bytes = _mm_loadu_si128(from.as_ptr().cast());
+            let low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+            Pair(low, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))))
+        }
+    }
+
+    #[inline(always)]
+    fn nibble_levels(self, codes: &[u8; LANES], table: &Chunk) -> [Pair; 2] {
+        unsafe {
+            let [small, great] = [_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8))];
+            let bytes = _mm_loadu_si128(codes.as_ptr().cast());
+            let a = _mm256_cvtepu8_epi32(bytes);
+            let b = _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes));
+            // A permutation looks at the low three bits, a blend at the sign: bit 3 moved there.
+            let look_up = |code: __m256i, bit3: __m256i| {
+                let (small, great) =
+                    (_mm256_permutevar8x32_ps(small, code), _mm256_permutevar8x32_ps(great, code));
+                _mm256_blendv_ps(small, great, _mm256_castsi256_ps(bit3))
+            };
+            let low = |v: __m256i| look_up(v, _mm256_slli_epi32::<28>(v));
+            let high = |v: __m256i| look_up(_mm256_srli_epi32::<4>(v), _mm256_slli_epi32::<24>(v));
+            [Pair(low(a), low(b)), Pair(high(a), high(b))]
+        }
+    }
+
+    #[inline(always)]
+    fn negate_where(self, bits: u16, v: Pair) -> Pair {
+        unsafe {
+            let [low, high] = lane_masks(bits);
+            let sign = _mm256_set1_ps(-0.0);
+            Pair(_mm256_xor_ps(v.0, _mm256_and_ps(low, sign)), _mm256_xor_ps(v.1, _mm256_and_ps(high, sign)))
+        }
+    }
+
+    #[inline(always)]
+    fn choose(self, bits: u16, yes: Pair, no: Pair) -> Pair {
+        unsafe {
+            let [low, high] = lane_masks(bits);
+            Pair(_mm256_blendv_ps(no.0, yes.0, low), _mm256_blendv_ps(no.1, yes.1, high))
+        }
+    }
+
+    #[inline(always)]
+    fn exchange<const D: usize>(self, v: Pair) -> Pair {
+        unsafe {
+            match D {
+                8 => Pair(v.1, v.0),
+                4 => Pair(_mm256_permute2f128_ps::<1>(v.0, v.0), _mm256_permute2f128_ps::<1>(v.1, v.1)),
+                2 => Pair(_mm256_permute_ps::<0x4e>(v.0), _mm256_permute_ps::<0x4e>(v.1)),
+                _ => Pair(_mm256_permute_ps::<0xb1>(v.0), _mm256_permute_ps::<0xb1>(v.1)),
+            }
+        }
+    }
+
+    #[inline(always)]
     fn store(self, v: Pair, to: &mut Chunk) {
         let to = to.as_mut_ptr();
         unsafe {
@@ -130,6 +187,19 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn sum4x4(self, v: [[Pair; 4]; 4]) -> [[f32; 4]; 4] {
         [self.sum4(v[0]), self.sum4(v[1]), self.sum4(v[2]), self.sum4(v[3])]
+    }
+}
+
+/// All bits of the lanes whose bit is set.
+#[inline(always)]
+unsafe fn lane_masks(bits: u16) -> [__m256; 2] {
+    unsafe {
+        let bits = _mm256_set1_epi32(i32::from(bits));
+        let low = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        let high = _mm256_slli_epi32::<8>(low);
+        let mask =
+            |lane: __m256i| _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(bits, lane), lane));
+        [mask(low), mask(high)]
     }
 }
 
@@ -189,6 +259,44 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn load_f16(self, from: &[f16; LANES]) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, from: &[i8; LANES]) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast()))) }
+    }
+
+    #[inline(always)]
+    fn nibble_levels(self, codes: &[u8; LANES], table: &Chunk) -> [__m512; 2] {
+        unsafe {
+            let table = _mm512_loadu_ps(table.as_ptr());
+            // A permutation looks at the low four bits.
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
+            let low = _mm512_permutexvar_ps(codes, table);
+            [low, _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(codes), table)]
+        }
+    }
+
+    #[inline(always)]
+    fn negate_where(self, bits: u16, v: __m512) -> __m512 {
+        unsafe { _mm512_mask_xor_ps(v, bits, v, _mm512_set1_ps(-0.0)) }
+    }
+
+    #[inline(always)]
+    fn choose(self, bits: u16, yes: __m512, no: __m512) -> __m512 {
+        unsafe { _mm512_mask_blend_ps(bits, no, yes) }
+    }
+
+    #[inline(always)]
+    fn exchange<const D: usize>(self, v: __m512) -> __m512 {
+        unsafe {
+            match D {
+                8 => _mm512_shuffle_f32x4::<0x4e>(v, v),
+                4 => _mm512_shuffle_f32x4::<0xb1>(v, v),
+                2 => _mm512_permute_ps::<0x4e>(v),
+                _ => _mm512_permute_ps::<0xb1>(v),
+            }
+        }
     }
 
     #[inline(always)]
