@@ -63,6 +63,19 @@ pub enum EngineError {
         /// Positions the sequence may have.
         context: usize,
     },
+    /// A key or value that a compressed cache cannot hold.
+    #[error(
+        "layer {layer}, position {position}: the {part} is not finite, which a compressed cache cannot hold; the \
+         model's weights may be damaged, or its activations overflow (see with --kv f32)"
+    )]
+    NotFinite {
+        /// "key" or "value".
+        part: &'static str,
+        /// Layer of the model.
+        layer: usize,
+        /// Position in its sequence.
+        position: u32,
+    },
     /// A sequence cannot go back to a length whose window was released.
     #[error(
         "cannot cut the sequence back to {length} positions: the sliding window kept only those from {kept}"
@@ -76,6 +89,14 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// An error of the cache, with the model's layer in place of the pool's.
+    pub(crate) fn in_layer(error: BackendError, layer: usize) -> Self {
+        match error {
+            BackendError::NotFinite { part, position, .. } => Self::NotFinite { part, layer, position },
+            other => Self::Backend(other),
+        }
+    }
+
     pub(crate) fn tensor(name: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Tensor { name: name.into(), problem: problem.into() }
     }

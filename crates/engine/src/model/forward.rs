@@ -212,7 +212,9 @@ impl<B: Backend, P: Probe> Pass<'_, B, P> {
         let slot = spec.cache;
         if owns_cache {
             let pool = cache.pool_mut(slot.group);
-            backend.kv_store(&buffers.qkv, layout, self.rows, slot.group, pool, slot.layer)?;
+            backend
+                .kv_store(&buffers.qkv, layout, self.rows, slot.group, pool, slot.layer)
+                .map_err(|e| EngineError::in_layer(e, i))?;
         }
         let attention = Attention {
             layout,

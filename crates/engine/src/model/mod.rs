@@ -1,5 +1,6 @@
 //! The model: configuration, weights, the forward pass.
 
+mod balance;
 mod config;
 mod forward;
 mod head;

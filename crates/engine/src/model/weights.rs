@@ -3,7 +3,8 @@
 use lapidary_backend::{Backend, MatrixData};
 use lapidary_gguf::{Gguf, TensorInfo, block};
 
-use super::config::{Config, ExpertSpec, LayerSpec};
+use super::balance::key_factors;
+use super::config::{CacheSlot, Config, ExpertSpec, LayerSpec};
 use super::head::{Head, HeadOptions};
 use crate::error::{EngineError, Result};
 
@@ -44,9 +45,9 @@ pub struct Layer<B: Backend> {
     /// Query, key and value projections whose outputs stand side by side: one fused matrix, or two to three, or
     /// the query's alone in layers that read another layer's cache.
     pub qkv: Vec<B::Matrix>,
-    /// `[head_dim]`.
+    /// `[head_dim]`, divided by the [factors](super::balance) of the keys it meets.
     pub q_norm: B::Buffer,
-    /// `[head_dim]`; absent in layers that read another layer's cache.
+    /// `[head_dim]`, times those factors; absent in layers that read another layer's cache.
     pub k_norm: Option<B::Buffer>,
     /// `[hidden, heads * head_dim]`.
     pub attn_output: B::Matrix,
@@ -155,11 +156,12 @@ impl<B: Backend> Loader<'_, B> {
         let vector = |role: &str, len: usize| self.vector(&name(role), len);
         let matrix = |role: &str, rows: usize, cols: usize| self.matrix(&name(role), rows, cols);
         let heads = spec.heads;
+        let (q_norm, k_norm) = self.head_norms(i, spec)?;
         Ok(Layer {
             attn_norm: vector("attn_norm", hidden)?,
             qkv: self.qkv(i, spec)?,
-            q_norm: vector("attn_q_norm", heads.head_dim)?,
-            k_norm: spec.value.map(|_| vector("attn_k_norm", heads.head_dim)).transpose()?,
+            q_norm,
+            k_norm,
             attn_output: matrix("attn_output", hidden, heads.heads * heads.head_dim)?,
             post_attention_norm: vector("post_attention_norm", hidden)?,
             dense: FeedForward {
@@ -185,6 +187,30 @@ impl<B: Backend> Loader<'_, B> {
                 .transpose()?,
             output_scale: self.output_scale(&name("layer_output_scale"))?,
         })
+    }
+
+    /// The norms of queries and keys, balanced against each other.
+    fn head_norms(&self, i: usize, spec: &LayerSpec) -> Result<(B::Buffer, Option<B::Buffer>)> {
+        let norm = |i: usize, role: &str| {
+            self.floats(&format!("blk.{i}.{role}.weight"), self.config.layers[i].heads.head_dim)
+        };
+        let (owner, readers) = self.cache_users(spec.cache);
+        let queries = readers.into_iter().map(|r| norm(r, "attn_q_norm")).collect::<Result<Vec<_>>>()?;
+        let mut key = norm(owner, "attn_k_norm")?;
+        let factors = key_factors(&queries, &key);
+        let mut query = norm(i, "attn_q_norm")?;
+        query.iter_mut().zip(&factors).for_each(|(q, f)| *q /= f);
+        key.iter_mut().zip(&factors).for_each(|(k, f)| *k *= f);
+        let key = spec.value.map(|_| self.upload(&key)).transpose()?;
+        Ok((self.upload(&query)?, key))
+    }
+
+    /// The layer that fills a place in the cache, and all that read it.
+    fn cache_users(&self, slot: CacheSlot) -> (usize, Vec<usize>) {
+        let layers = &self.config.layers;
+        let readers: Vec<usize> = (0..layers.len()).filter(|&i| layers[i].cache == slot).collect();
+        let owner = readers.iter().copied().find(|&i| layers[i].value.is_some());
+        (owner.expect("every place in the cache has a layer that fills it"), readers)
     }
 
     /// The projections, in the order of [`HeadLayout`](lapidary_backend::HeadLayout)'s columns.
