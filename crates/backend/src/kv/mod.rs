@@ -53,7 +53,7 @@ impl KvFormat {
 
     /// Whether blocks have an offset beside their scale.
     pub const fn has_offsets(self) -> bool {
-        matches!(self, Self::Tq8)
+        matches!(self, Self::Tq8 | Self::Tq6)
     }
 
     /// Whether heads of `head_dim` elements can be stored.
@@ -72,11 +72,11 @@ impl KvFormat {
 
     /// Scales and offsets (`f32`) of one stored vector.
     pub const fn scale_count(self, head_dim: usize) -> usize {
-        match self {
-            Self::F32 | Self::F16 => 0,
-            Self::Tq8 => 2 * (head_dim / turbo::block_dim(head_dim)),
-            Self::Tq6 | Self::Tq5 | Self::Tq4 => head_dim / turbo::block_dim(head_dim),
+        if self.turbo_bits().is_none() {
+            return 0;
         }
+        let blocks = head_dim / turbo::block_dim(head_dim);
+        if self.has_offsets() { 2 * blocks } else { blocks }
     }
 
     /// Bytes of one stored vector of `head_dim` elements.

@@ -4,11 +4,12 @@
 //! ([`rotation`](super::rotation)) the elements of a vector look like independent normal numbers whatever the vector
 //! was, so that one quantiser serves all vectors. Vectors are cut into blocks of up to 256 elements:
 //!
-//! - `tq4`, `tq5`, `tq6`: an element is `scale * level`, the level one of the [Lloyd-Max levels](super::levels) of 4,
-//!   5 or 6 bits. The code is a sign and the index of a magnitude.
-//! - `tq8`: an element is `offset + scale * code`, the code an integer from -128 to 127. With 256 levels a block of
-//!   256 elements does not reach the tails for which Lloyd-Max spends its outer levels: even steps between the
-//!   block's own extremes have the same error, cannot overflow, and need no table.
+//! - `tq4`, `tq5`: an element is `scale * level`, the level one of the [Lloyd-Max levels](super::levels) of 4 or 5
+//!   bits. The code is a sign and the index of a magnitude.
+//! - `tq6`, `tq8`: an element is `offset + scale * code`, the code an integer from -32 to 31 or from -128 to 127. A
+//!   block of 256 elements does not reach the tails for which Lloyd-Max spends its outer levels: even steps between
+//!   the block's own extremes have the same error with 8 bits, one 4 % above with 6, cannot overflow, and need no
+//!   table.
 //!
 //! Scales and offsets are those that make the squared error least for the codes chosen.
 //!
@@ -21,10 +22,10 @@
 //! | `tq8` | 32 signed bytes |
 //! | `tq4` | 16 bytes: byte `i` holds the code of element `i` in its low nibble, that of `16 + i` in the high one; a code is magnitude index + 8 * sign |
 //! | `tq5` | the same 16 bytes with magnitude indices of 4 bits; 2 bytes of signs for each half, bit `i` that of element `i` |
-//! | `tq6` | the same 16 bytes with the low 4 bits of the indices; 2 bytes for each half with their bit 4; 2 bytes of signs for each half |
+//! | `tq6` | the same 16 bytes with the low 4 bits of code + 32; 8 bytes whose byte `i` holds the high 2 bits of elements `i`, `i + 8`, `i + 16` and `i + 24`, the first lowest |
 //!
-//! A head that is no multiple of 32 is padded with elements nobody reads. Scales are `f32`, one a block, for `tq8`
-//! followed by the offsets, one a block; they stand apart from the codes, so that these stay aligned.
+//! A head that is no multiple of 32 is padded with elements nobody reads. Scales are `f32`, one a block, for `tq6` and
+//! `tq8` followed by the offsets, one a block; they stand apart from the codes, so that these stay aligned.
 
 use super::KvFormat;
 use super::levels::levels;
@@ -91,8 +92,8 @@ pub fn encode(format: KvFormat, x: &[f32], codes: &mut [u8], scales: &mut [f32])
     let (scales, offsets) = scales.split_at_mut(x.len() / block);
     for (b, y) in y.chunks_exact(block).enumerate() {
         let at = b * block;
-        if bits == 8 {
-            let (scale, offset) = encode_even(y, |i, code| codes[at + i] = code as u8);
+        if format.has_offsets() {
+            let (scale, offset) = encode_even(bits, y, |i, code| put_even(bits, codes, at + i, code));
             (scales[b], offsets[b]) = (scale * up, offset * up);
         } else {
             let scale = encode_levels(bits, y, up, |i, index, negative| {
@@ -105,17 +106,18 @@ pub fn encode(format: KvFormat, x: &[f32], codes: &mut [u8], scales: &mut [f32])
 }
 
 /// Codes of a block by even steps; gives scale and offset.
-fn encode_even(y: &[f32], mut put: impl FnMut(usize, i8)) -> (f32, f32) {
+fn encode_even(bits: u32, y: &[f32], mut put: impl FnMut(usize, i8)) -> (f32, f32) {
+    let (steps, half) = even_steps(bits);
     let (low, high) = y.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &y| (l.min(y), h.max(y)));
     // +0 for -0.
     let low = low + 0.0;
-    let inverse = 255.0 / (high - low);
+    let inverse = steps / (high - low);
     if !inverse.is_finite() {
         (0..y.len()).for_each(|i| put(i, 0));
         return (0.0, low);
     }
     let codes: Vec<f32> =
-        y.iter().map(|&y| (((y - low) * inverse).round_ties_even() - 128.0).min(127.0)).collect();
+        y.iter().map(|&y| (((y - low) * inverse).round_ties_even() - half).min(half - 1.0)).collect();
     codes.iter().enumerate().for_each(|(i, &c)| put(i, c as i8));
     let n = 1.0 / y.len() as f32;
     let sum_c = lanes(&codes);
@@ -160,10 +162,10 @@ fn nibble(bits: u32, element: usize) -> (usize, usize) {
     (group * group_bytes(bits) + i % HALF, 4 * (i / HALF))
 }
 
-/// Where an element's bit of the plane behind the nibbles lies: byte and shift.
-fn plane_bit(bits: u32, plane: usize, element: usize) -> (usize, usize) {
+/// Where the sign of a `tq5` code lies: byte and shift.
+fn sign_bit(element: usize) -> (usize, usize) {
     let (group, i) = (element / GROUP, element % GROUP);
-    (group * group_bytes(bits) + HALF + 4 * plane + i / 8, i % 8)
+    (group * group_bytes(5) + HALF + i / 8, i % 8)
 }
 
 fn put(bits: u32, codes: &mut [u8], element: usize, index: usize, negative: bool) {
@@ -171,25 +173,20 @@ fn put(bits: u32, codes: &mut [u8], element: usize, index: usize, negative: bool
     let sign = u8::from(negative);
     let low = if bits == 4 { index as u8 | sign << 3 } else { index as u8 & 15 };
     codes[byte] |= low << shift;
-    if bits == 6 {
-        let (byte, shift) = plane_bit(bits, 0, element);
-        codes[byte] |= (index as u8 >> 4) << shift;
-    }
-    if bits > 4 {
-        let (byte, shift) = plane_bit(bits, bits as usize - 5, element);
+    if bits == 5 {
+        let (byte, shift) = sign_bit(element);
         codes[byte] |= sign << shift;
     }
 }
 
 fn get(bits: u32, codes: &[u8], element: usize) -> (usize, bool) {
-    let bit = |(byte, shift): (usize, usize)| codes[byte] >> shift & 1;
     let (byte, shift) = nibble(bits, element);
     let low = usize::from(codes[byte] >> shift & 15);
-    match bits {
-        4 => (low & 7, low > 7),
-        5 => (low, bit(plane_bit(5, 0, element)) == 1),
-        _ => (low | usize::from(bit(plane_bit(6, 0, element))) << 4, bit(plane_bit(6, 1, element)) == 1),
+    if bits == 4 {
+        return (low & 7, low > 7);
     }
+    let (byte, shift) = sign_bit(element);
+    (low, codes[byte] >> shift & 1 == 1)
 }
 
 /// Decodes a vector, still rotated.
@@ -202,8 +199,8 @@ pub fn decode_rotated(format: KvFormat, codes: &[u8], scales: &[f32], out: &mut 
     let n_blocks = out.len() / block;
     for (i, out) in out.iter_mut().enumerate() {
         let scale = scales[i / block];
-        *out = if bits == 8 {
-            f32::from(codes[i] as i8).mul_add(scale, scales[n_blocks + i / block])
+        *out = if format.has_offsets() {
+            f32::from(get_even(bits, codes, i)).mul_add(scale, scales[n_blocks + i / block])
         } else {
             let (index, negative) = get(bits, codes, i);
             let level = levels(bits)[index];
@@ -246,6 +243,38 @@ fn fold(mut sums: [f32; HALF]) -> f32 {
         }
     }
     sums[0]
+}
+
+/// Steps between the extremes of a block, and what is subtracted from them to make a code.
+pub fn even_steps(bits: u32) -> (f32, f32) {
+    (((1 << bits) - 1) as f32, (1 << (bits - 1)) as f32)
+}
+
+fn put_even(bits: u32, codes: &mut [u8], element: usize, code: i8) {
+    if bits == 8 {
+        codes[element] = code as u8;
+        return;
+    }
+    let code = (code + 32) as u8;
+    let (byte, shift) = nibble(bits, element);
+    codes[byte] |= (code & 15) << shift;
+    let (byte, shift) = high_bits(element);
+    codes[byte] |= (code >> 4) << shift;
+}
+
+fn get_even(bits: u32, codes: &[u8], element: usize) -> i8 {
+    if bits == 8 {
+        return codes[element] as i8;
+    }
+    let (low, low_shift) = nibble(bits, element);
+    let (high, high_shift) = high_bits(element);
+    ((codes[low] >> low_shift & 15) | (codes[high] >> high_shift & 3) << 4) as i8 - 32
+}
+
+/// Where the high two bits of a `tq6` code lie: byte and shift.
+fn high_bits(element: usize) -> (usize, usize) {
+    let (group, i) = (element / GROUP, element % GROUP);
+    (group * group_bytes(6) + HALF + i % 8, 2 * (i / 8))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The two products of attention, several queries by several positions at a time.
 
-use crate::kv::stored::Stored;
+use crate::kv::stored::{Stored, Widening};
 use crate::simd::{Chunk, Kernel, LANES, Simd};
 
 use super::TILE;
@@ -99,6 +99,16 @@ impl<T: Copy> Dots<'_, T> {
                 q += 2;
             }
         } else {
+            while K::WIDENING == Widening::Costly && q + 4 <= weights.len() {
+                // Four queries to a key: a key is widened once.
+                for (j, key) in keys.iter().enumerate() {
+                    let [[a], [b], [c], [d]] = self.dots::<S, K, 4, 1>(s, &queries[q * width..], &[key], j);
+                    for (k, sum) in s.sum4([a, b, c, d]).into_iter().enumerate() {
+                        weights[q + k].write(at + j, &[sum]);
+                    }
+                }
+                q += 4;
+            }
             while q + 2 <= weights.len() {
                 for half in 0..2 {
                     let keys = &[keys[2 * half], keys[2 * half + 1]];
@@ -278,7 +288,12 @@ impl<V: Stored> Kernel for Mix<'_, V> {
                 }
             }
             while g < end {
-                self.columns::<S, 2, 1>(s, g, block);
+                if V::WIDENING == Widening::Costly {
+                    self.half::<S, 4, 0>(s, g, block);
+                    self.half::<S, 4, 1>(s, g, block);
+                } else {
+                    self.columns::<S, 2, 1>(s, g, block);
+                }
                 g += 1;
             }
         }
@@ -298,6 +313,50 @@ impl<V: Stored> Mix<'_, V> {
         while q < n_queries {
             self.block::<S, 1, G>(s, q, g, block);
             q += 1;
+        }
+    }
+
+    /// Half of group `g`, `Q` queries at a time.
+    #[inline(always)]
+    fn half<S: Simd, const Q: usize, const HALF: usize>(&mut self, s: S, g: usize, block: usize) {
+        let n_queries = self.weights.len() / (self.n / self.groups);
+        let mut q = 0;
+        while q + Q <= n_queries {
+            self.half_block::<S, Q, HALF>(s, q, g, block);
+            q += Q;
+        }
+        while q < n_queries {
+            self.half_block::<S, 1, HALF>(s, q, g, block);
+            q += 1;
+        }
+    }
+
+    /// Half of group `g` of the `Q` queries from `q`. Of what loading a group gives, the other half is not used and
+    /// so not computed.
+    #[inline(always)]
+    fn half_block<S: Simd, const Q: usize, const HALF: usize>(
+        &mut self,
+        s: S,
+        q: usize,
+        g: usize,
+        block: usize,
+    ) {
+        let (table, n_blocks, stride) = (V::table(), self.n / self.groups, self.stride);
+        let (weights, acc) = (&self.weights[q * n_blocks..], &mut self.acc[q * stride..]);
+        let chunk = 2 * g + HALF;
+        let mut sums = [s.splat(0.0); Q];
+        for q in 0..Q {
+            sums[q] = s.load(&acc[q * stride + chunk]);
+        }
+        for (i, value) in self.values.iter().enumerate() {
+            let v = value[g].load(s, table)[HALF];
+            for q in 0..Q {
+                let weight = s.splat(weights[q * n_blocks + block].get(self.at + i));
+                sums[q] = s.mul_add(weight, v, sums[q]);
+            }
+        }
+        for q in 0..Q {
+            s.store(sums[q], &mut acc[q * stride + chunk]);
         }
     }
 

@@ -7,7 +7,7 @@ use lapidary_backend::KvFormat;
 
 use crate::kv::Part;
 use crate::kv::rotate::Rotate;
-use crate::kv::stored::{F16, F32, GROUP, Stored, Tq4, Tq5, Tq6, Tq8};
+use crate::kv::stored::{F16, F32, GROUP, Stored, Tq4, Tq5, Tq6, Tq8, Widening};
 use crate::linear::isa::Isa;
 use crate::parallel::Disjoint;
 use crate::simd::{Chunk, Kernel, LANES, Simd};
@@ -230,7 +230,7 @@ impl Item<'_> {
         let weights = &mut scratch.weights[queries.clone()];
         let query_chunks = &scratch.queries[queries.start * chunks..queries.end * chunks];
         let n = self.groups();
-        if queries.len() >= WIDEN_FROM && K::NARROW {
+        if queries.len() >= WIDEN_FROM && K::WIDENING != Widening::None {
             let slots = &mut [[].as_slice(); TILE];
             let keys = self.widen(keys, &mut scratch.wide, slots);
             self.isa.run(Scores { n, queries: query_chunks, keys, blocks, at, weights });
@@ -275,7 +275,7 @@ impl Item<'_> {
             self.isa.run(ScaleWeights { weights, scales, out });
             weights = out;
         }
-        if queries.len() >= WIDEN_FROM && V::NARROW {
+        if queries.len() >= WIDEN_FROM && V::WIDENING != Widening::None {
             let slots = &mut [[].as_slice(); TILE];
             let values = self.widen(values, &mut scratch.wide, slots);
             self.mix_values(step, weights, values, blocks.groups, acc);

@@ -1,6 +1,6 @@
 //! Storing a vector in a TurboQuant format: the arithmetic of [`lapidary_backend::kv::turbo::encode`] on sixteen lanes.
 
-use lapidary_backend::kv::turbo::{NotFinite, block_dim, range_factors, thresholds};
+use lapidary_backend::kv::turbo::{self, NotFinite, block_dim, range_factors, thresholds};
 use lapidary_backend::kv::{levels::levels, rotation::MAX_DIM};
 
 use super::rotate::{chunk_signs, transform};
@@ -22,13 +22,17 @@ pub(super) trait Encoded: Stored {
     /// Bits an element.
     const BITS: u32;
 
-    /// Packs one chunk: half `half` of the group. `codes` are whole numbers: integers for 8 bits, otherwise indices of
-    /// magnitudes, with the signs in `negative`.
+    /// Whether codes are even steps, not levels.
+    const EVEN: bool;
+
+    /// Packs one chunk: half `half` of the group. `codes` are whole numbers: even steps, or indices of magnitudes with
+    /// the signs in `negative`.
     fn pack(&mut self, half: usize, codes: &Chunk, negative: u16);
 }
 
 impl Encoded for Tq8 {
     const BITS: u32 = 8;
+    const EVEN: bool = true;
 
     #[inline(always)]
     fn pack(&mut self, half: usize, codes: &Chunk, _: u16) {
@@ -53,6 +57,7 @@ fn bits_of(codes: &[u8; LANES], bit: u32) -> u16 {
 
 impl Encoded for Tq4 {
     const BITS: u32 = 4;
+    const EVEN: bool = false;
 
     #[inline(always)]
     fn pack(&mut self, half: usize, codes: &Chunk, negative: u16) {
@@ -66,6 +71,7 @@ impl Encoded for Tq4 {
 
 impl Encoded for Tq5 {
     const BITS: u32 = 5;
+    const EVEN: bool = false;
 
     #[inline(always)]
     fn pack(&mut self, half: usize, codes: &Chunk, negative: u16) {
@@ -76,13 +82,16 @@ impl Encoded for Tq5 {
 
 impl Encoded for Tq6 {
     const BITS: u32 = 6;
+    const EVEN: bool = true;
 
     #[inline(always)]
-    fn pack(&mut self, half: usize, codes: &Chunk, negative: u16) {
-        let codes = codes.map(|c| c as u8);
+    fn pack(&mut self, half: usize, codes: &Chunk, _: u16) {
+        let codes = codes.map(|c| (c + 32.0) as u8);
         put_nibbles(&mut self.low, half, &codes);
-        self.high[half] = bits_of(&codes, 4);
-        self.negative[half] = negative;
+        for (i, high) in self.high.iter_mut().enumerate() {
+            let bits = codes[i] >> 4 | (codes[i + 8] >> 4) << 2;
+            *high = if half == 0 { bits } else { *high | bits << 4 };
+        }
     }
 }
 
@@ -119,7 +128,7 @@ impl<T: Encoded> Kernel for Encode<'_, T> {
         let finite = |x: f32| if x.is_finite() { Ok(x) } else { Err(NotFinite) };
         for (b, y) in rotated.chunks_exact(block).enumerate() {
             let first = b * block;
-            if T::BITS == 8 {
+            if T::EVEN {
                 let (scale, offset) = even_steps(s, y, first, self.out);
                 result.scales[b] = finite(scale * up)?;
                 result.offsets[b] = finite(offset * up)?;
@@ -145,7 +154,8 @@ fn even_steps<S: Simd, T: Encoded>(s: S, y: &[Chunk], first: usize, out: &mut [T
     }
     // 0 - x is never -0.
     let (high, low) = (s.max_lane(high), 0.0 - s.max_lane(low));
-    let inverse = 255.0 / (high - low);
+    let (steps, middle) = turbo::even_steps(T::BITS);
+    let inverse = steps / (high - low);
     if !inverse.is_finite() {
         for i in 0..y.len() {
             out[(first + i) / 2].pack((first + i) % 2, &[0.0; LANES], 0);
@@ -159,7 +169,7 @@ fn even_steps<S: Simd, T: Encoded>(s: S, y: &[Chunk], first: usize, out: &mut [T
         let y = s.load(y);
         let steps = s.mul(s.sub(y, s.splat(low)), s.splat(inverse));
         let steps = s.sub(s.add(steps, s.splat(ROUND)), s.splat(ROUND));
-        let code = s.min(s.sub(steps, s.splat(128.0)), s.splat(127.0));
+        let code = s.min(s.sub(steps, s.splat(middle)), s.splat(middle - 1.0));
         sum_c = s.add(sum_c, code);
         sum_cc = s.mul_add(code, code, sum_cc);
         sum_y = s.add(sum_y, y);

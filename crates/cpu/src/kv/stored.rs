@@ -12,11 +12,22 @@ use crate::simd::{Chunk, LANES, Simd};
 /// Elements that are stored together: two chunks.
 pub(crate) const GROUP: usize = 2 * LANES;
 
+/// What it takes to make `f32` of stored elements.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Widening {
+    /// Nothing.
+    None,
+    /// A conversion.
+    Cheap,
+    /// A look at a table: dear where vectors have eight lanes.
+    Costly,
+}
+
 /// A group of 32 elements as stored. For the TurboQuant formats these are the codes' levels, to be multiplied by the
 /// scale of their block.
 pub(crate) trait Stored: Pod + Send + Sync {
-    /// Whether an element takes less room, and more work to load, than an `f32`.
-    const NARROW: bool;
+    /// What loading costs.
+    const WIDENING: Widening;
 
     /// What loading needs beside the group itself.
     type Table: Copy;
@@ -34,7 +45,7 @@ pub(crate) trait Stored: Pod + Send + Sync {
 pub(crate) struct F32([Chunk; 2]);
 
 impl Stored for F32 {
-    const NARROW: bool = false;
+    const WIDENING: Widening = Widening::None;
     type Table = ();
 
     fn table() {}
@@ -59,7 +70,7 @@ impl F32 {
 pub(crate) struct F16([[f16; LANES]; 2]);
 
 impl Stored for F16 {
-    const NARROW: bool = true;
+    const WIDENING: Widening = Widening::Cheap;
     type Table = ();
 
     fn table() {}
@@ -84,7 +95,7 @@ impl F16 {
 pub(crate) struct Tq8(pub(super) [[i8; LANES]; 2]);
 
 impl Stored for Tq8 {
-    const NARROW: bool = true;
+    const WIDENING: Widening = Widening::Cheap;
     type Table = ();
 
     fn table() {}
@@ -101,7 +112,7 @@ impl Stored for Tq8 {
 pub(crate) struct Tq4(pub(super) [u8; LANES]);
 
 impl Stored for Tq4 {
-    const NARROW: bool = true;
+    const WIDENING: Widening = Widening::Costly;
     type Table = &'static [f32; 16];
 
     /// The positive levels, then the negative ones.
@@ -128,7 +139,7 @@ pub(crate) struct Tq5 {
 }
 
 impl Stored for Tq5 {
-    const NARROW: bool = true;
+    const WIDENING: Widening = Widening::Costly;
     type Table = &'static [f32; 16];
 
     /// The positive levels.
@@ -143,30 +154,22 @@ impl Stored for Tq5 {
     }
 }
 
-/// Codes of `tq6`: low bits of the indices in nibbles, then bit 4 of each half, then the signs.
+/// Codes of `tq6`: low bits in nibbles, then the high two bits of four elements a byte.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Tq6 {
     pub(super) low: [u8; LANES],
-    pub(super) high: [u16; 2],
-    pub(super) negative: [u16; 2],
+    pub(super) high: [u8; LANES / 2],
 }
 
 impl Stored for Tq6 {
-    const NARROW: bool = true;
-    type Table = [&'static [f32; 16]; 2];
+    const WIDENING: Widening = Widening::Cheap;
+    type Table = ();
 
-    /// The smaller and the greater positive levels.
-    fn table() -> Self::Table {
-        let (small, great) = levels(6).split_first_chunk().expect("thirty-two positive levels");
-        [small, great.first_chunk().expect("sixteen of them")]
-    }
+    fn table() {}
 
     #[inline(always)]
-    fn load<S: Simd>(&self, s: S, table: Self::Table) -> [S::F; 2] {
-        let (small, great) = (s.nibble_levels(&self.low, table[0]), s.nibble_levels(&self.low, table[1]));
-        let low = s.choose(self.high[0], great[0], small[0]);
-        let high = s.choose(self.high[1], great[1], small[1]);
-        [s.negate_where(self.negative[0], low), s.negate_where(self.negative[1], high)]
+    fn load<S: Simd>(&self, s: S, (): ()) -> [S::F; 2] {
+        s.load_i6(&self.low, &self.high)
     }
 }

@@ -31,12 +31,13 @@ pub(crate) trait Simd: Copy {
     fn load(self, from: &Chunk) -> Self::F;
     fn load_f16(self, from: &[f16; LANES]) -> Self::F;
     fn load_i8(self, from: &[i8; LANES]) -> Self::F;
+    /// Integers from -32 to 31, as numbers from 0 to 63 less 32: their low four bits in the low nibbles, for the
+    /// second sixteen in the high ones; the high two bits of numbers `i`, `i + 8`, `i + 16`, `i + 24` in byte `i`.
+    fn load_i6(self, low: &[u8; LANES], high: &[u8; LANES / 2]) -> [Self::F; 2];
     /// `table[n]` for the low nibble `n` of each byte, then for the high ones.
     fn nibble_levels(self, codes: &[u8; LANES], table: &Chunk) -> [Self::F; 2];
     /// `-v` in the lanes whose bit is set.
     fn negate_where(self, bits: u16, v: Self::F) -> Self::F;
-    /// `yes` in the lanes whose bit is set, `no` in the others.
-    fn choose(self, bits: u16, yes: Self::F, no: Self::F) -> Self::F;
     /// Lane `i` gets lane `i ^ D` of `v`; `D` is 1, 2, 4 or 8.
     fn exchange<const D: usize>(self, v: Self::F) -> Self::F;
     fn store(self, v: Self::F, to: &mut Chunk);

@@ -43,6 +43,13 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn load_i6(self, low: &[u8; LANES], high: &[u8; LANES / 2]) -> [Chunk; 2] {
+        let code =
+            |i: usize| (low[i % LANES] >> (4 * (i / LANES)) & 15) | (high[i % 8] >> (2 * (i / 8)) & 3) << 4;
+        [0, LANES].map(|first| std::array::from_fn(|i| f32::from(code(first + i) as i8 - 32)))
+    }
+
+    #[inline(always)]
     fn nibble_levels(self, codes: &[u8; LANES], table: &Chunk) -> [Chunk; 2] {
         [codes.map(|c| table[usize::from(c & 15)]), codes.map(|c| table[usize::from(c >> 4)])]
     }
@@ -50,11 +57,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn negate_where(self, bits: u16, v: Chunk) -> Chunk {
         std::array::from_fn(|i| if bits >> i & 1 == 1 { -v[i] } else { v[i] })
-    }
-
-    #[inline(always)]
-    fn choose(self, bits: u16, yes: Chunk, no: Chunk) -> Chunk {
-        std::array::from_fn(|i| if bits >> i & 1 == 1 { yes[i] } else { no[i] })
     }
 
     #[inline(always)]

@@ -84,6 +84,18 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn load_i6(self, low: &[u8; LANES], high: &[u8; LANES / 2]) -> [Pair; 2] {
+        unsafe {
+            let [a, b] = join_i6(low, high);
+            let wide = |v: __m128i| {
+                let low = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(v));
+                Pair(low, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128::<8>(v))))
+            };
+            [wide(a), wide(b)]
+        }
+    }
+
+    #[inline(always)]
     fn nibble_levels(self, codes: &[u8; LANES], table: &Chunk) -> [Pair; 2] {
         unsafe {
             let [small, great] = [_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8))];
@@ -108,14 +120,6 @@ impl Simd for Avx2 {
             let [low, high] = lane_masks(bits);
             let sign = _mm256_set1_ps(-0.0);
             Pair(_mm256_xor_ps(v.0, _mm256_and_ps(low, sign)), _mm256_xor_ps(v.1, _mm256_and_ps(high, sign)))
-        }
-    }
-
-    #[inline(always)]
-    fn choose(self, bits: u16, yes: Pair, no: Pair) -> Pair {
-        unsafe {
-            let [low, high] = lane_masks(bits);
-            Pair(_mm256_blendv_ps(no.0, yes.0, low), _mm256_blendv_ps(no.1, yes.1, high))
         }
     }
 
@@ -187,6 +191,24 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn sum4x4(self, v: [[Pair; 4]; 4]) -> [[f32; 4]; 4] {
         [self.sum4(v[0]), self.sum4(v[1]), self.sum4(v[2]), self.sum4(v[3])]
+    }
+}
+
+/// The two times sixteen integers of [`Simd::load_i6`], a byte each.
+#[inline(always)]
+unsafe fn join_i6(low: &[u8; LANES], high: &[u8; LANES / 2]) -> [__m128i; 2] {
+    unsafe {
+        let low = _mm_loadu_si128(low.as_ptr().cast());
+        let high = _mm_loadl_epi64(high.as_ptr().cast());
+        // Shifts act on 16 bits: what crosses a byte is masked off. First half: bits 0-1, 2-3 moved to 4-5.
+        let first = _mm_unpacklo_epi64(_mm_slli_epi16::<4>(high), _mm_slli_epi16::<2>(high));
+        let second = _mm_unpacklo_epi64(high, _mm_srli_epi16::<2>(high));
+        let (nibble, top) = (_mm_set1_epi8(0x0f), _mm_set1_epi8(0x30));
+        let join = |low: __m128i, high: __m128i| {
+            let code = _mm_or_si128(_mm_and_si128(low, nibble), _mm_and_si128(high, top));
+            _mm_sub_epi8(code, _mm_set1_epi8(32))
+        };
+        [join(low, first), join(_mm_srli_epi16::<4>(low), second)]
     }
 }
 
@@ -267,6 +289,15 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_i6(self, low: &[u8; LANES], high: &[u8; LANES / 2]) -> [__m512; 2] {
+        unsafe {
+            let [a, b] = join_i6(low, high);
+            let wide = |v: __m128i| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v));
+            [wide(a), wide(b)]
+        }
+    }
+
+    #[inline(always)]
     fn nibble_levels(self, codes: &[u8; LANES], table: &Chunk) -> [__m512; 2] {
         unsafe {
             let table = _mm512_loadu_ps(table.as_ptr());
@@ -280,11 +311,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn negate_where(self, bits: u16, v: __m512) -> __m512 {
         unsafe { _mm512_mask_xor_ps(v, bits, v, _mm512_set1_ps(-0.0)) }
-    }
-
-    #[inline(always)]
-    fn choose(self, bits: u16, yes: __m512, no: __m512) -> __m512 {
-        unsafe { _mm512_mask_blend_ps(bits, no, yes) }
     }
 
     #[inline(always)]
