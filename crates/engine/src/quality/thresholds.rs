@@ -124,11 +124,18 @@ impl fmt::Display for Miss {
             Measure::KldMean => write!(f, "mean KL divergence {found:.3e} nat, at most {limit}"),
             Measure::DeltaPercent => write!(f, "perplexity changed by {found:.3} %, at most {limit} %"),
             Measure::SameTop1 => {
-                write!(f, "same greedy choice {:.2} %, at least {:.4} %", 100.0 * found, 100.0 * limit)
+                write!(f, "same greedy choice {:.2} %, at least {} %", 100.0 * found, tidy(100.0 * limit))
             }
-            Measure::Cosine { layer } => write!(f, "layer {layer}: cosine {found:.6}, at least {limit}"),
+            Measure::Cosine { layer } => {
+                write!(f, "layer {layer}: cosine {found:.6}, at least {}", tidy(limit))
+            }
         }
     }
+}
+
+/// A limit without the noise of its binary fraction.
+fn tidy(limit: f64) -> f64 {
+    (limit * 1e9).round() / 1e9
 }
 
 #[cfg(test)]
