@@ -29,7 +29,7 @@ pub enum Command {
     Info(InfoArgs),
     /// Measure how well a model predicts a text
     Perplexity(PerplexityArgs),
-    /// Measure what a compressed key/value cache costs in quality
+    /// Measure what a compressed key/value cache costs in quality; best with --activations f32
     Gate(Box<GateArgs>),
     /// Write logits, hidden states and expert choices to a safetensors file
     Trace(TraceArgs),

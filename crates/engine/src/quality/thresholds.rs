@@ -32,7 +32,7 @@ impl Thresholds {
 
     const fn of(format: KvFormat) -> Self {
         let (delta_percent, kld_mean, same_top1, cosine) = match format {
-            KvFormat::F32 | KvFormat::F16 => (0.1, 0.0005, 0.995, 0.9999),
+            KvFormat::F32 | KvFormat::F16 => (0.1, 0.0002, 0.998, 0.9999),
             KvFormat::Tq8 => (0.2, 0.002, 0.99, 0.9995),
             KvFormat::Tq6 => (0.6, 0.008, 0.975, 0.998),
             KvFormat::Tq5 => (1.2, 0.02, 0.955, 0.994),

@@ -12,7 +12,7 @@ use lapidary_engine::Config;
 use lapidary_engine::quality::{Comparison, GateOptions, KvFormats, Miss, Thresholds, compare};
 use lapidary_engine::tokenizer::EncodeOptions;
 
-use crate::args::{GateArgs, Grid};
+use crate::args::{ActivationsArg, GateArgs, Grid};
 use crate::interrupt;
 use crate::load::{self, Loaded};
 
@@ -39,6 +39,12 @@ pub fn run(args: GateArgs) -> Result<()> {
     let tokens = loaded.tokenizer()?.encode(&text, EncodeOptions { add_bos: true, parse_special: false });
     let parameters: u64 = loaded.gguf.tensors().iter().map(|t| t.elements()).sum();
     let candidates = candidates(&args, loaded.model.config())?;
+    if args.run.activations == ActivationsArg::Q8 {
+        eprintln!(
+            "note: activations are rounded to 8 bits; that amplifies any difference to far above what a good cache \
+             costs. --activations f32 measures the cache alone"
+        );
+    }
     let comparisons = measure(&args, &loaded, &tokens, &candidates, cancel)?;
     let judge = |comparison: Comparison| {
         let mut thresholds = Thresholds::for_formats(comparison.candidate, parameters);
