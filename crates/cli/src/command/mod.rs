@@ -9,5 +9,6 @@ mod heads;
 pub mod info;
 pub mod perplexity;
 pub mod quantize;
+pub mod synth;
 pub mod tokenize;
 pub mod trace;
