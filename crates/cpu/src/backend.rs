@@ -171,6 +171,20 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn kv_export(&self, pool: &CpuKvPool, block: u32, out: &mut Vec<u8>) -> Result<()> {
+        out.extend_from_slice(pool.block(block));
+        Ok(())
+    }
+
+    fn kv_import(&self, pool: &mut CpuKvPool, block: u32, bytes: &[u8]) -> Result<()> {
+        pool.import(block, bytes)
+    }
+
+    fn kv_layout(&self) -> String {
+        // Activations decide the numbers; instruction set and threads do not.
+        format!("cpu-1 {:?}", self.config.activations)
+    }
+
     fn embed(&self, table: &CpuMatrix, rows: &RowBatch, scale: f32, out: &mut CpuBuffer) -> Result<()> {
         let (n_rows, cols) = (rows.len(), table.data().cols);
         for_rows(&self.pool, out, (n_rows, cols), cols, |first, out| {

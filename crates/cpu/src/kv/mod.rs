@@ -201,6 +201,21 @@ impl CpuKvPool {
         Ok(())
     }
 
+    /// The bytes of a block.
+    pub(crate) fn block(&self, block: u32) -> &[u8] {
+        self.blocks[block as usize].get()
+    }
+
+    /// Overwrites a block.
+    pub(crate) fn import(&mut self, block: u32, bytes: &[u8]) -> Result<(), BackendError> {
+        let to: &mut [u8] = self.blocks[block as usize].get_mut();
+        if to.len() != bytes.len() {
+            return Err(BackendError::BlockSize { expected: to.len(), found: bytes.len() });
+        }
+        to.copy_from_slice(bytes);
+        Ok(())
+    }
+
     /// Copies cells `(from, to)` in all layers, in order.
     pub(crate) fn copy(&mut self, cells: &[(u32, u32)]) {
         let len = self.spec.block_len;
