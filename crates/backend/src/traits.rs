@@ -48,6 +48,10 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Grows the pool to at least `n_blocks` blocks; what is stored stays.
     fn kv_reserve(&self, pool: &mut Self::KvPool, n_blocks: usize) -> Result<()>;
 
+    /// Gives the memory of blocks back. They stay part of the pool; what they held is lost, and they take memory again
+    /// when something is stored in, copied to, or imported into them.
+    fn kv_free(&self, pool: &mut Self::KvPool, blocks: &[u32]) -> Result<()>;
+
     /// Copies cells `(from, to)` in all layers of the pool, in order.
     fn kv_copy(&self, pool: &mut Self::KvPool, cells: &[(u32, u32)]) -> Result<()>;
 

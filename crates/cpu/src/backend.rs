@@ -166,9 +166,13 @@ impl Backend for CpuBackend {
         pool.reserve(n_blocks)
     }
 
-    fn kv_copy(&self, pool: &mut CpuKvPool, cells: &[(u32, u32)]) -> Result<()> {
-        pool.copy(cells);
+    fn kv_free(&self, pool: &mut CpuKvPool, blocks: &[u32]) -> Result<()> {
+        pool.free(blocks);
         Ok(())
+    }
+
+    fn kv_copy(&self, pool: &mut CpuKvPool, cells: &[(u32, u32)]) -> Result<()> {
+        pool.copy(cells)
     }
 
     fn kv_export(&self, pool: &CpuKvPool, block: u32, out: &mut Vec<u8>) -> Result<()> {

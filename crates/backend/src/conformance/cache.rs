@@ -115,6 +115,14 @@ pub fn kv_blocks_travel<B: Backend>(backend: &B, _: &Tolerance) {
             let what = format!("layer {layer} of a block elsewhere, keys {k_format}, values {v_format}");
             same_bits(&what, &on(&other, 2), &on(&pool, 1));
         }
+        // A block whose memory was given back takes new contents.
+        backend.kv_free(&mut other, &[0, 2]).unwrap();
+        backend.kv_import(&mut other, 2, &bytes[1..]).unwrap();
+        let cells: Vec<(u32, u32)> = (0..8).map(|i| (16 + i, i)).collect();
+        backend.kv_copy(&mut other, &cells).unwrap();
+        let mut again = Vec::new();
+        backend.kv_export(&other, 0, &mut again).unwrap();
+        assert_eq!(again, bytes[1..], "a block copied to where memory was given back");
         for wrong in [&bytes[..], &bytes[2..], &[]] {
             let result = backend.kv_import(&mut other, 0, wrong);
             assert!(matches!(result, Err(BackendError::BlockSize { .. })), "{result:?}");

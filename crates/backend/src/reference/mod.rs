@@ -143,6 +143,17 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
+    fn kv_free(&self, pool: &mut ReferencePool, blocks: &[u32]) -> Result<()> {
+        // Keeps its memory; what is lost shows as NaN.
+        for &block in blocks {
+            let cells = pool.block_range(block);
+            for layer in pool.keys.iter_mut().chain(&mut pool.values) {
+                layer[cells.clone()].fill(f32::NAN);
+            }
+        }
+        Ok(())
+    }
+
     fn kv_copy(&self, pool: &mut ReferencePool, cells: &[(u32, u32)]) -> Result<()> {
         let width = pool.spec.kv_heads * pool.spec.head_dim;
         for &(from, to) in cells {
