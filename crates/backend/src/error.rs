@@ -40,6 +40,14 @@ pub enum BackendError {
         /// What was asked for.
         what: String,
     },
+    /// Bytes that are no block of the pool.
+    #[error("a block of keys and values has {expected} bytes, found {found}")]
+    BlockSize {
+        /// Bytes of a block.
+        expected: usize,
+        /// Bytes given.
+        found: usize,
+    },
     /// A key or value that a compressed cache cannot hold: it is infinite or not a number.
     #[error("the {part} of position {position} in layer {layer} of its cache group is not finite")]
     NotFinite {

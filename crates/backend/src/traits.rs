@@ -48,8 +48,26 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Grows the pool to at least `n_blocks` blocks; what is stored stays.
     fn kv_reserve(&self, pool: &mut Self::KvPool, n_blocks: usize) -> Result<()>;
 
+    /// Gives the memory of blocks back. They stay part of the pool; what they held is lost, and they take memory again
+    /// when something is stored in, copied to, or imported into them.
+    fn kv_free(&self, pool: &mut Self::KvPool, blocks: &[u32]) -> Result<()>;
+
     /// Copies cells `(from, to)` in all layers of the pool, in order.
     fn kv_copy(&self, pool: &mut Self::KvPool, cells: &[(u32, u32)]) -> Result<()>;
+
+    /// Appends the contents of a block to `out`, in the device's own layout: bytes that
+    /// [`kv_import`](Backend::kv_import) takes.
+    fn kv_export(&self, pool: &Self::KvPool, block: u32, out: &mut Vec<u8>) -> Result<()>;
+
+    /// Fills a block with what [`kv_export`](Backend::kv_export) gave for a block of a pool of the same shape.
+    ///
+    /// # Errors
+    /// [`BlockSize`](crate::BackendError::BlockSize) when the bytes are not as many as a block's.
+    fn kv_import(&self, pool: &mut Self::KvPool, block: u32, bytes: &[u8]) -> Result<()>;
+
+    /// Names everything that the bytes of [`kv_export`](Backend::kv_export) depend on beside the pool's shape and what was
+    /// stored: the layout, and how the numbers come about. Bytes kept under another name are not to be imported.
+    fn kv_layout(&self) -> String;
 
     /// `out[r, :] = scale * table[token of row r, :]`.
     fn embed(

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use lapidary_backend::KvFormat;
-use lapidary_convert::FileType;
+use lapidary_convert::{FileType, SyntheticKind};
 use lapidary_engine::SamplerConfig;
 use lapidary_engine::quality::KvFormats;
 
@@ -39,6 +39,8 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Write a GGUF file in another type
     Quantize(QuantizeArgs),
+    /// Write a model of random weights in the shape of a released one
+    Synth(SynthArgs),
     /// Check this machine, and a model file
     Doctor(DoctorArgs),
     /// Print a completion script for a shell
@@ -408,6 +410,10 @@ pub enum TracePoint {
 pub struct BenchArgs {
     #[command(flatten)]
     pub run: RunArgs,
+    /// Measure a model of random weights instead, for example 26b-a4b:q4_k_m; it is made in the folder for temporary
+    /// files (TMPDIR) and gone afterwards
+    #[arg(long, value_name = "KIND[:TYPE]", conflicts_with = "model", value_parser = synthetic)]
+    pub synthetic: Option<Synthetic>,
     /// Tokens of the prompt test; 0 leaves it out
     #[arg(long, default_value_t = 512, value_name = "N")]
     pub prompt: u32,
@@ -481,6 +487,49 @@ pub struct RoundingArgs {
     /// Threads [default: all cores]
     #[arg(short, long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+}
+
+#[derive(Args)]
+pub struct SynthArgs {
+    /// The model whose shape it has: 270m, e2b, e4b, 26b-a4b or 31b
+    #[arg(value_name = "KIND")]
+    pub kind: SyntheticKind,
+    /// Output file
+    #[arg(short, long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Type of the output: q4_k_m, q8_0, bf16, ...
+    #[arg(long = "type", default_value = "q4_k_m", value_name = "TYPE", value_parser = file_type)]
+    pub file_type: FileType,
+    /// Type of the tensors whose name matches a pattern, such as 'ffn_down_exps=q6_k'; may be given several times
+    #[arg(long, value_name = "PATTERN=TYPE")]
+    pub tensor: Vec<String>,
+    /// Layers, if not all
+    #[arg(long, value_name = "N")]
+    pub layers: Option<u32>,
+    /// Start of the random numbers
+    #[arg(short, long, default_value_t = 1)]
+    pub seed: u64,
+    /// Threads [default: all cores]
+    #[arg(short, long, env = "LAPIDARY_THREADS", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Show what would be written, without writing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A synthetic model and the type of its weights.
+#[derive(Clone, Copy)]
+pub struct Synthetic {
+    pub kind: SyntheticKind,
+    pub file_type: FileType,
+}
+
+fn synthetic(text: &str) -> Result<Synthetic, String> {
+    let (kind, ty) = text.split_once(':').unwrap_or((text, "q4_k_m"));
+    Ok(Synthetic { kind: kind.parse()?, file_type: file_type(ty)? })
 }
 
 #[derive(Args)]

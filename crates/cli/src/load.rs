@@ -54,8 +54,13 @@ pub fn open_model(args: &ModelArgs) -> Result<Gguf> {
 
 /// Loads a model onto the device that the flags name. The tokenizer is read beside the weights.
 pub fn load(run: &RunArgs) -> Result<Loaded> {
+    load_from(run, || open_model(&run.model))
+}
+
+/// Loads what `open` opens onto the device that the flags name.
+pub fn load_from(run: &RunArgs, open: impl FnOnce() -> Result<Gguf>) -> Result<Loaded> {
     let begin = Instant::now();
-    let gguf = open_model(&run.model)?;
+    let gguf = open()?;
     let backend = Arc::new(device(run)?);
     let head = head_options(run, &gguf)?;
     let bar = progress_bar("loading layers");

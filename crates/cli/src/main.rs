@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => command::bench::run(args),
         Command::Convert(args) => command::convert::run(args),
         Command::Quantize(args) => command::quantize::run(args),
+        Command::Synth(args) => command::synth::run(args),
         Command::Doctor(args) => command::doctor::run(args),
         Command::Completions(args) => command::completions::run(args),
     };

@@ -1,6 +1,7 @@
-//! Making GGUF files: out of Hugging Face checkpoints ([`convert`]) and out of other GGUF files ([`quantize`]).
+//! Making GGUF files: out of Hugging Face checkpoints ([`convert`]), out of other GGUF files ([`quantize`]), and out of
+//! random numbers ([`synthesize`]).
 //!
-//! Both plan the whole output first (names, shapes, types, sizes), so that what is wrong is said before anything is
+//! All plan the whole output first (names, shapes, types, sizes), so that what is wrong is said before anything is
 //! written; then they stream: worker threads read, convert and encode a few rows at a time, the calling thread writes
 //! them in order to a temporary file, which takes its final name at the very end.
 
@@ -15,6 +16,7 @@ mod progress;
 mod quantize;
 mod safetensors;
 mod stream;
+mod synth;
 mod write;
 
 pub use error::{ConvertError, Result};
@@ -24,3 +26,4 @@ pub use imatrix::Imatrix;
 pub use mix::Overrides;
 pub use progress::{Cancel, Progress, Report};
 pub use quantize::{PlanRow, QuantizeOptions, QuantizePlan, plan_quantize, quantize};
+pub use synth::{SyntheticKind, SyntheticOptions, SyntheticTensor, plan_synthetic, synthesize};

@@ -10,10 +10,18 @@ pub trait Elements: Send + Sync {
     fn read(&self, first: u64, out: &mut [f32], scratch: &mut Vec<u8>) -> Result<()>;
 }
 
+/// Gives a tensor's data in the output's type.
+pub trait Blocks: Send + Sync {
+    /// Appends the bytes of `n` rows from `first` on.
+    fn rows(&self, first: u64, n: u64, out: &mut Vec<u8>);
+}
+
 /// Where a tensor's data comes from.
 pub enum Source<'a> {
     /// Elements to encode.
     Elements(Box<dyn Elements + 'a>),
+    /// Rows made as they are written, already in the output's type.
+    Blocks(Box<dyn Blocks + 'a>),
     /// Bytes that are already in the output's type.
     Bytes(SharedBytes),
 }

@@ -183,6 +183,11 @@ fn encode(tensor: &PlannedTensor, rows: Range<u64>, buffers: &mut Buffers) -> Re
     let row_bytes = tensor.row_bytes()?;
     let elements = match &tensor.source {
         Source::Elements(elements) => elements,
+        Source::Blocks(blocks) => {
+            let mut out = Vec::with_capacity(((rows.end - rows.start) * row_bytes) as usize);
+            blocks.rows(rows.start, rows.end - rows.start, &mut out);
+            return Ok(out);
+        }
         Source::Bytes(bytes) => {
             let range = (rows.start * row_bytes) as usize..(rows.end * row_bytes) as usize;
             return Ok(bytes[range].to_vec());

@@ -166,9 +166,27 @@ impl Backend for CpuBackend {
         pool.reserve(n_blocks)
     }
 
-    fn kv_copy(&self, pool: &mut CpuKvPool, cells: &[(u32, u32)]) -> Result<()> {
-        pool.copy(cells);
+    fn kv_free(&self, pool: &mut CpuKvPool, blocks: &[u32]) -> Result<()> {
+        pool.free(blocks);
         Ok(())
+    }
+
+    fn kv_copy(&self, pool: &mut CpuKvPool, cells: &[(u32, u32)]) -> Result<()> {
+        pool.copy(cells)
+    }
+
+    fn kv_export(&self, pool: &CpuKvPool, block: u32, out: &mut Vec<u8>) -> Result<()> {
+        out.extend_from_slice(pool.block(block));
+        Ok(())
+    }
+
+    fn kv_import(&self, pool: &mut CpuKvPool, block: u32, bytes: &[u8]) -> Result<()> {
+        pool.import(block, bytes)
+    }
+
+    fn kv_layout(&self) -> String {
+        // Activations decide the numbers; instruction set and threads do not.
+        format!("cpu-1 {:?}", self.config.activations)
     }
 
     fn embed(&self, table: &CpuMatrix, rows: &RowBatch, scale: f32, out: &mut CpuBuffer) -> Result<()> {

@@ -58,6 +58,7 @@ conformance_tests! {
     rope_table: 1;
     head_norm_rope: 1;
     kv_copy: 1;
+    kv_blocks_travel: 1;
     kv_store_refuses_undefined: 1;
     attention: 1;
     attention_of_trees: 1;

@@ -76,6 +76,17 @@ pub enum EngineError {
         /// Position in its sequence.
         position: u32,
     },
+    /// The rows' keys and values do not fit the memory that the cache may take.
+    #[error(
+        "the cache of keys and values would take {needed} bytes, its limit is {budget}; allow more (--kv-memory), use a \
+         compressed format (--kv tq8 or tq4), or a shorter text"
+    )]
+    KvBudget {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes allowed.
+        budget: usize,
+    },
     /// A sequence cannot go back to a length whose window was released.
     #[error(
         "cannot cut the sequence back to {length} positions: the sliding window kept only those from {kept}"

@@ -7,7 +7,7 @@ use lapidary_backend::Backend;
 
 use crate::batch::{Batch, Want};
 use crate::error::Result;
-use crate::kv::{KvCache, KvCacheConfig, SequenceId};
+use crate::kv::{KvCache, KvCacheConfig, KvStore, SequenceId};
 use crate::model::{Model, Output, Workspace};
 use crate::probe::{NoProbe, Probe};
 
@@ -20,6 +20,8 @@ pub struct Session<B: Backend> {
     cache: KvCache<B>,
     workspace: Workspace<B>,
     sequence: SequenceId,
+    /// Tokens of the sequence.
+    tokens: Vec<u32>,
     batch: Batch,
     batch_rows: usize,
 }
@@ -30,7 +32,7 @@ impl<B: Backend> Session<B> {
         let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
         let sequence = cache.create();
         let (workspace, batch_rows) = (Workspace::new(), batch_rows.max(1));
-        Ok(Self { model, cache, workspace, sequence, batch: Batch::new(), batch_rows })
+        Ok(Self { model, cache, workspace, sequence, tokens: Vec::new(), batch: Batch::new(), batch_rows })
     }
 
     /// The model.
@@ -52,6 +54,39 @@ impl<B: Backend> Session<B> {
     pub fn reset(&mut self) {
         self.cache.release(self.sequence);
         self.sequence = self.cache.create();
+        self.tokens.clear();
+    }
+
+    /// Starts over with as much of `prompt` as is [kept](Self::keep) in memory or in `store`; says how many tokens that
+    /// is, fewer than the prompt has. The others are to be [fed](Self::feed). Results are the same bits as without.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn start(&mut self, prompt: &[u32], store: Option<&KvStore>) -> Result<usize> {
+        self.cache.release(self.sequence);
+        let mut resumed = self.cache.resume(prompt, &None);
+        if let Some(store) = store
+            && let Some(restored) = self.cache.restore(prompt, &None, store, resumed.1)?
+        {
+            self.cache.release(resumed.0);
+            resumed = restored;
+        }
+        self.sequence = resumed.0;
+        self.tokens = prompt[..resumed.1].to_vec();
+        Ok(resumed.1)
+    }
+
+    /// Keeps the sequence's present state for later prompts that begin as it does. This copies nothing.
+    pub fn keep(&mut self) {
+        self.cache.remember(self.sequence, &self.tokens, &None);
+    }
+
+    /// Has everything kept written to `store`, in the background.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn persist(&self, store: &KvStore) -> Result<()> {
+        self.cache.persist_remembered(store)
     }
 
     /// Feeds tokens and returns the logits after the last one. Stops early, with no logits, when `cancel` is set.
@@ -66,6 +101,7 @@ impl<B: Backend> Session<B> {
             self.batch.clear();
             self.batch.extend(self.sequence, chunk, want);
             output = Some(self.forward(&mut NoProbe)?);
+            self.tokens.extend_from_slice(chunk);
         }
         Ok(output)
     }
@@ -82,6 +118,7 @@ impl<B: Backend> Session<B> {
             self.batch.clear();
             chunk.iter().for_each(|&token| self.batch.push(self.sequence, token, Want::Logits));
             let output = self.forward(probe)?;
+            self.tokens.extend_from_slice(chunk);
             (0..chunk.len()).for_each(|i| each(done + i, output.logits(i)));
             done += chunk.len();
         }

@@ -29,7 +29,7 @@ struct Run<B: Backend> {
 impl<B: Backend> Run<B> {
     fn new(family: Family, backend: B, format: KvFormat) -> Self {
         let model = Model::load(&model(family, 7), Arc::new(backend), &mut |_, _| ()).unwrap();
-        let config = KvCacheConfig { k_format: format, v_format: format, context: 1024 };
+        let config = KvCacheConfig { k_format: format, v_format: format, context: 1024, budget: None };
         let cache = KvCache::new(Arc::clone(model.backend()), model.config(), config).unwrap();
         Self { model, cache, workspace: Workspace::new() }
     }

@@ -1,7 +1,7 @@
 //! A cache filled with known vectors, and copies inside it.
 
 use super::Tolerance;
-use super::compare::close;
+use super::compare::{close, same_bits};
 use super::random::{Random, read, upload};
 use crate::{
     Attention, Backend, BackendError, GroupRows, HeadLayout, KvFormat, KvPoolSpec, ReferenceBackend,
@@ -76,6 +76,57 @@ fn copies<B: Backend>(
         let expected = copied(&ReferenceBackend, spec, layout, layer);
         let what = format!("copied cells of layer {layer}, keys {k_format}, values {v_format}");
         close(&what, &found, &expected, |_| 20.0 * tolerance.relative);
+    }
+}
+
+/// [`Backend::kv_export`] and [`Backend::kv_import`]: a block that went out and in again elsewhere attends as before,
+/// and bytes that are no block are refused.
+pub fn kv_blocks_travel<B: Backend>(backend: &B, _: &Tolerance) {
+    for (k_format, v_format) in format_pairs(64) {
+        let layout = HeadLayout { heads: 2, kv_heads: 2, head_dim: 64 };
+        let spec = KvPoolSpec { layers: 2, kv_heads: 2, head_dim: 64, k_format, v_format, block_len: 8 };
+        let mut random = Random::new(52);
+        let mut pool = backend.kv_pool(spec).unwrap();
+        backend.kv_reserve(&mut pool, 2).unwrap();
+        for layer in 0..2 {
+            let qkv = random.normals(8 * layout.stride());
+            store(backend, &mut pool, layout, layer, &qkv, &[8, 9, 10, 11, 12, 13, 14, 15]);
+        }
+        let mut bytes = vec![7];
+        backend.kv_export(&pool, 1, &mut bytes).unwrap();
+        let mut other = backend.kv_pool(spec).unwrap();
+        backend.kv_reserve(&mut other, 3).unwrap();
+        backend.kv_import(&mut other, 2, &bytes[1..]).unwrap();
+        let query = random.normals(layout.stride());
+        for layer in 0..2 {
+            let attention = Attention { layout, scale: 0.2, window: None, group: 1, layer };
+            let on = |pool: &B::KvPool, block: u32| {
+                let view = RowView { shared: 8, ..RowView::default() };
+                let group = GroupRows { views: vec![view], blocks: vec![block], ..GroupRows::default() };
+                let groups = vec![GroupRows::default(), group];
+                attend(
+                    backend,
+                    pool,
+                    &attention,
+                    &query,
+                    &RowBatch { tokens: vec![0], positions: vec![7], groups },
+                )
+            };
+            let what = format!("layer {layer} of a block elsewhere, keys {k_format}, values {v_format}");
+            same_bits(&what, &on(&other, 2), &on(&pool, 1));
+        }
+        // A block whose memory was given back takes new contents.
+        backend.kv_free(&mut other, &[0, 2]).unwrap();
+        backend.kv_import(&mut other, 2, &bytes[1..]).unwrap();
+        let cells: Vec<(u32, u32)> = (0..8).map(|i| (16 + i, i)).collect();
+        backend.kv_copy(&mut other, &cells).unwrap();
+        let mut again = Vec::new();
+        backend.kv_export(&other, 0, &mut again).unwrap();
+        assert_eq!(again, bytes[1..], "a block copied to where memory was given back");
+        for wrong in [&bytes[..], &bytes[2..], &[]] {
+            let result = backend.kv_import(&mut other, 0, wrong);
+            assert!(matches!(result, Err(BackendError::BlockSize { .. })), "{result:?}");
+        }
     }
 }
 

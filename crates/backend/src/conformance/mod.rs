@@ -26,7 +26,7 @@ mod rotation;
 pub use attention::{
     attention, attention_ignores_block_layout, attention_keeps_rows_apart, attention_of_trees,
 };
-pub use cache::{kv_copy, kv_store_refuses_undefined};
+pub use cache::{kv_blocks_travel, kv_copy, kv_store_refuses_undefined};
 pub use experts::{combine, expert_linear, route, route_breaks_ties};
 pub use norms::{add_norm, rms_norm};
 pub use pointwise::{buffers, embed, gated_activation, gather, row_dots, softcap};
@@ -71,6 +71,7 @@ pub fn checks<B: Backend>() -> Vec<(&'static str, Check<B>)> {
         ("rope_table", rope_table::<B>),
         ("head_norm_rope", head_norm_rope::<B>),
         ("kv_copy", kv_copy::<B>),
+        ("kv_blocks_travel", kv_blocks_travel::<B>),
         ("kv_store_refuses_undefined", kv_store_refuses_undefined::<B>),
         ("attention", attention::<B>),
         ("attention_of_trees", attention_of_trees::<B>),

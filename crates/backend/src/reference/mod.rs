@@ -51,6 +51,12 @@ pub struct ReferencePool {
 }
 
 impl ReferencePool {
+    /// Elements of a block in each layer.
+    fn block_range(&self, block: u32) -> Range<usize> {
+        let len = self.spec.block_len * self.spec.kv_heads * self.spec.head_dim;
+        block as usize * len..(block as usize + 1) * len
+    }
+
     fn range(&self, cell: usize, head: usize) -> Range<usize> {
         let dim = self.spec.head_dim;
         let start = (cell * self.spec.kv_heads + head) * dim;
@@ -137,6 +143,17 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
+    fn kv_free(&self, pool: &mut ReferencePool, blocks: &[u32]) -> Result<()> {
+        // Keeps its memory; what is lost shows as NaN.
+        for &block in blocks {
+            let cells = pool.block_range(block);
+            for layer in pool.keys.iter_mut().chain(&mut pool.values) {
+                layer[cells.clone()].fill(f32::NAN);
+            }
+        }
+        Ok(())
+    }
+
     fn kv_copy(&self, pool: &mut ReferencePool, cells: &[(u32, u32)]) -> Result<()> {
         let width = pool.spec.kv_heads * pool.spec.head_dim;
         for &(from, to) in cells {
@@ -146,6 +163,31 @@ impl Backend for ReferenceBackend {
             }
         }
         Ok(())
+    }
+
+    fn kv_export(&self, pool: &ReferencePool, block: u32, out: &mut Vec<u8>) -> Result<()> {
+        let cells = pool.block_range(block);
+        for layer in pool.keys.iter().chain(&pool.values) {
+            out.extend(layer[cells.clone()].iter().flat_map(|x| x.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    fn kv_import(&self, pool: &mut ReferencePool, block: u32, bytes: &[u8]) -> Result<()> {
+        let cells = pool.block_range(block);
+        let expected = 4 * cells.len() * (pool.keys.len() + pool.values.len());
+        if bytes.len() != expected {
+            return Err(BackendError::BlockSize { expected, found: bytes.len() });
+        }
+        let mut values = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        for layer in pool.keys.iter_mut().chain(&mut pool.values) {
+            layer[cells.clone()].iter_mut().zip(&mut values).for_each(|(to, from)| *to = from);
+        }
+        Ok(())
+    }
+
+    fn kv_layout(&self) -> String {
+        "reference".into()
     }
 
     fn embed(&self, table: &ReferenceMatrix, rows: &RowBatch, scale: f32, out: &mut Vec<f32>) -> Result<()> {

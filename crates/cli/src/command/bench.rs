@@ -41,7 +41,10 @@ struct Spread {
 /// Measures prompt and generation speed.
 pub fn run(args: BenchArgs) -> Result<()> {
     let cancel = interrupt::install()?;
-    let loaded = load::load(&args.run)?;
+    let loaded = match args.synthetic {
+        Some(synthetic) => load::load_from(&args.run, || super::synth::temporary(synthetic))?,
+        None => load::load(&args.run)?,
+    };
     let mut bench = Bench::new(&args, &loaded);
     let (prompt, generated) = (args.prompt as usize, args.r#gen as usize);
     if prompt == 0 && generated == 0 {

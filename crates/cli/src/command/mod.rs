@@ -10,5 +10,6 @@ mod heads;
 pub mod info;
 pub mod perplexity;
 pub mod quantize;
+pub mod synth;
 pub mod tokenize;
 pub mod trace;

@@ -27,6 +27,11 @@ impl Fields {
         Ok(Self { path, map })
     }
 
+    /// Fields that come from no file; `name` stands for it in messages.
+    pub fn from_map(map: Map<String, Value>, name: &str) -> Self {
+        Self { path: name.into(), map }
+    }
+
     /// Fields nested in another; errors name the same file.
     pub fn nested(&self, key: &str) -> Result<Option<Self>> {
         match self.get(key) {

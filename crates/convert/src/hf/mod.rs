@@ -1,13 +1,13 @@
 //! Hugging Face checkpoints to GGUF.
 
-mod config;
-mod fields;
+pub(crate) mod config;
+pub(crate) mod fields;
 pub(crate) mod json;
-mod metadata;
-mod select;
+pub(crate) mod metadata;
+pub(crate) mod select;
 mod sentencepiece;
-mod tensors;
-mod tokenizer;
+pub(crate) mod tensors;
+pub(crate) mod tokenizer;
 mod tokenizer_json;
 
 use std::path::Path;
@@ -79,7 +79,7 @@ pub fn convert(
     let vocab = vocabulary(&config, tokenizer.as_mut(), &mut notes);
     let selection = Selection::new(&config, &checkpoint, vocab)?;
     notes.extend(selection.notes.iter().cloned());
-    let tensors = plan(&config, selection, options, &mut notes);
+    let tensors = plan_types(&config, selection, options, &mut notes);
     let general = General::read(dir, size_label(&tensors, &config))?;
     let mut writer = GgufWriter::new();
     general.write(&mut writer, config.family)?;
@@ -123,7 +123,7 @@ fn vocabulary(config: &TextConfig, tokenizer: Option<&mut Tokenizer>, notes: &mu
 }
 
 /// Chooses the tensors' types.
-fn plan<'a>(
+pub(crate) fn plan_types<'a>(
     config: &TextConfig,
     selection: Selection<'a>,
     options: &'a ConvertOptions,
@@ -162,7 +162,8 @@ fn keeps_f32(tensor: &PlannedTensor) -> bool {
         || !tensor.name.ends_with(".weight")
 }
 
-fn size_label(tensors: &[PlannedTensor], config: &TextConfig) -> String {
+/// The size in the metadata: "270M", "128x2.4M".
+pub(crate) fn size_label(tensors: &[PlannedTensor], config: &TextConfig) -> String {
     let is_expert = |t: &&PlannedTensor| t.name.contains("_exps.") && t.shape.len() >= 3;
     let expert: u64 = tensors.iter().filter(is_expert).map(|t| t.elements() / t.shape[2]).sum();
     let shared: u64 = tensors.iter().filter(|t| !is_expert(t)).map(PlannedTensor::elements).sum();

@@ -21,6 +21,25 @@ pub struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
+    /// The tensors that a configuration asks for, without data.
+    pub fn of_config(config: &TextConfig) -> Self {
+        let own_kv = config.own_kv_layers();
+        let wanted = |spec: &TensorSpec| {
+            // Keys and values that layers may carry and never use.
+            let layer =
+                spec.gguf.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+            let unused = !spec.required && !spec.gguf.ends_with("layer_output_scale.weight");
+            !(unused && layer.is_some_and(|i| i >= own_kv))
+        };
+        let empty = |name: String, shape: Vec<u64>| tensor(name, shape, Box::new(Vec::new()));
+        let shape = |spec: &TensorSpec| spec.shape.iter().rev().copied().collect();
+        let specs = specs(config);
+        let tensors = rope_divisors(config).map(divisors).into_iter();
+        let tensors =
+            tensors.chain(specs.iter().filter(|s| wanted(s)).map(|s| empty(s.gguf.clone(), shape(s))));
+        Self { tensors: tensors.collect(), bf16: true, notes: Vec::new() }
+    }
+
     /// Matches the checkpoint with the configuration. `vocab` rows are kept of tensors with a row a token.
     ///
     /// # Errors

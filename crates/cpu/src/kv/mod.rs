@@ -31,7 +31,8 @@ pub(crate) enum Part {
 /// Blocks of keys and values of one layer group.
 pub struct CpuKvPool {
     spec: KvPoolSpec,
-    blocks: Vec<AlignedBytes>,
+    /// Absent where the memory was given back.
+    blocks: Vec<Option<AlignedBytes>>,
 }
 
 impl CpuKvPool {
@@ -98,9 +99,38 @@ impl CpuKvPool {
     /// Makes sure that there are `n_blocks` blocks.
     pub(crate) fn reserve(&mut self, n_blocks: usize) -> Result<(), BackendError> {
         while self.blocks.len() < n_blocks {
-            self.blocks.push(AlignedBytes::new(self.block_bytes(), "a block of keys and values")?);
+            self.blocks.push(Some(self.new_block()?));
         }
         Ok(())
+    }
+
+    fn new_block(&self) -> Result<AlignedBytes, BackendError> {
+        AlignedBytes::new(self.block_bytes(), "a block of keys and values")
+    }
+
+    /// Gives the memory of blocks back until they are written again.
+    pub(crate) fn free(&mut self, blocks: &[u32]) {
+        blocks.iter().for_each(|&block| self.blocks[block as usize] = None);
+    }
+
+    /// Takes memory for a block that is about to be written.
+    fn materialize(&mut self, block: usize) -> Result<(), BackendError> {
+        if self.blocks[block].is_none() {
+            self.blocks[block] = Some(self.new_block()?);
+        }
+        Ok(())
+    }
+
+    /// A block's memory.
+    ///
+    /// # Panics
+    /// When it was given back: nobody may read what nobody wrote.
+    fn bytes(&self, block: usize) -> &AlignedBytes {
+        self.blocks[block].as_ref().expect("a block that was written")
+    }
+
+    fn bytes_mut(&mut self, block: usize) -> &mut AlignedBytes {
+        self.blocks[block].as_mut().expect("a block that was materialized")
     }
 
     /// Where the elements of a cell's vector lie in its block.
@@ -123,19 +153,19 @@ impl CpuKvPool {
     pub(crate) fn vectors<T: Stored>(&self, part: Part, layer: usize, head: usize, block: usize) -> &[T] {
         let begin = self.part_offset(part, layer, head);
         let len = self.spec.block_len * self.code_bytes(part);
-        bytemuck::cast_slice(&self.blocks[block].get::<u8>()[begin..begin + len])
+        bytemuck::cast_slice(&self.bytes(block).get::<u8>()[begin..begin + len])
     }
 
     /// Scale `index` of all cells of a block.
     #[inline]
     pub(crate) fn scales(&self, part: Part, layer: usize, head: usize, block: usize, index: usize) -> &[f32] {
         let range = self.scale_range(part, layer, head, index);
-        bytemuck::cast_slice(&self.blocks[block].get::<u8>()[range])
+        bytemuck::cast_slice(&self.bytes(block).get::<u8>()[range])
     }
 
     fn vector_mut<T: Stored>(&mut self, part: Part, layer: usize, head: usize, cell: usize) -> &mut [T] {
         let range = self.codes_range(part, layer, head, cell);
-        bytemuck::cast_slice_mut(&mut self.blocks[cell / self.spec.block_len].get_mut::<u8>()[range])
+        bytemuck::cast_slice_mut(&mut self.bytes_mut(cell / self.spec.block_len).get_mut::<u8>()[range])
     }
 
     /// Stores the keys and values of each row of `qkv` in its cell.
@@ -151,6 +181,9 @@ impl CpuKvPool {
         layer: usize,
     ) -> Result<(), BackendError> {
         let dim = layout.head_dim;
+        for &cell in cells {
+            self.materialize(cell as usize / self.spec.block_len)?;
+        }
         for ((row, &cell), &position) in qkv.chunks_exact(layout.stride()).zip(cells).zip(positions) {
             for head in 0..layout.kv_heads {
                 let key = &row[layout.k_offset() + head * dim..][..dim];
@@ -193,19 +226,37 @@ impl CpuKvPool {
         let n_blocks = from.len() / turbo::block_dim(from.len());
         for index in 0..self.scale_count(part) {
             let range = self.scale_range(part, layer, head, index);
-            let block = self.blocks[cell / self.spec.block_len].get_mut::<u8>();
+            let block_len = self.spec.block_len;
+            let block = self.bytes_mut(cell / block_len).get_mut::<u8>();
             let all: &mut [f32] = bytemuck::cast_slice_mut(&mut block[range]);
-            all[cell % self.spec.block_len] =
+            all[cell % block_len] =
                 if index < n_blocks { scales.scales[index] } else { scales.offsets[index - n_blocks] };
         }
         Ok(())
     }
 
+    /// The bytes of a block.
+    pub(crate) fn block(&self, block: u32) -> &[u8] {
+        self.bytes(block as usize).get()
+    }
+
+    /// Overwrites a block.
+    pub(crate) fn import(&mut self, block: u32, bytes: &[u8]) -> Result<(), BackendError> {
+        self.materialize(block as usize)?;
+        let to: &mut [u8] = self.bytes_mut(block as usize).get_mut();
+        if to.len() != bytes.len() {
+            return Err(BackendError::BlockSize { expected: to.len(), found: bytes.len() });
+        }
+        to.copy_from_slice(bytes);
+        Ok(())
+    }
+
     /// Copies cells `(from, to)` in all layers, in order.
-    pub(crate) fn copy(&mut self, cells: &[(u32, u32)]) {
+    pub(crate) fn copy(&mut self, cells: &[(u32, u32)]) -> Result<(), BackendError> {
         let len = self.spec.block_len;
         for &(from, to) in cells {
             let (from, to) = (from as usize, to as usize);
+            self.materialize(to / len)?;
             for layer in 0..self.spec.layers {
                 for head in 0..self.spec.kv_heads {
                     for part in [Part::Keys, Part::Values] {
@@ -222,16 +273,17 @@ impl CpuKvPool {
                 }
             }
         }
+        Ok(())
     }
 
     /// Copies bytes between places given as block and offset.
     fn copy_bytes(&mut self, from: (usize, Range<usize>), to: (usize, usize)) {
         if from.0 == to.0 {
-            self.blocks[from.0].get_mut::<u8>().copy_within(from.1, to.1);
+            self.bytes_mut(from.0).get_mut::<u8>().copy_within(from.1, to.1);
             return;
         }
-        let [source, target] =
-            self.blocks.get_disjoint_mut([from.0, to.0]).expect("two different blocks of the pool");
+        let blocks = self.blocks.get_disjoint_mut([from.0, to.0]).expect("two different blocks of the pool");
+        let [source, target] = blocks.map(|block| block.as_mut().expect("a block that was written"));
         target.get_mut::<u8>()[to.1..to.1 + from.1.len()].copy_from_slice(&source.get::<u8>()[from.1]);
     }
 }

@@ -28,7 +28,7 @@ fn codes_and_scales_are_the_reference_codecs_bytes() {
                     turbo::encode(format, &vector, &mut codes, &mut scales).unwrap();
                     let cell = cell as usize;
                     let range = pool.codes_range(Part::Keys, 1, 0, cell);
-                    let stored = &pool.blocks[1].get::<u8>()[range];
+                    let stored = &pool.bytes(1).get::<u8>()[range];
                     let what = format!("{name} of {dim} in {format} on {isa}");
                     if dim == 16 {
                         // The second half of the group is padding.

@@ -5,13 +5,16 @@
 pub struct Allocator {
     /// References to each block; 0 = free.
     references: Vec<u32>,
+    /// Free blocks that hold memory.
     free: Vec<u32>,
+    /// Free blocks whose memory was given back.
+    empty: Vec<u32>,
 }
 
 impl Allocator {
     /// Takes a free block, or a new one.
     pub fn allocate(&mut self) -> u32 {
-        let block = self.free.pop().unwrap_or_else(|| {
+        let block = self.free.pop().or_else(|| self.empty.pop()).unwrap_or_else(|| {
             self.references.push(0);
             self.references.len() as u32 - 1
         });
@@ -40,11 +43,28 @@ impl Allocator {
 
     /// The size the pool must have before `n` more blocks are taken.
     pub fn capacity_for(&self, n: usize) -> usize {
-        self.references.len() + n.saturating_sub(self.free.len())
+        self.references.len() + n.saturating_sub(self.free.len() + self.empty.len())
     }
 
     /// Blocks in use.
     pub fn in_use(&self) -> usize {
-        self.references.len() - self.free.len()
+        self.references.len() - self.free.len() - self.empty.len()
+    }
+
+    /// Blocks that hold memory.
+    pub fn held(&self) -> usize {
+        self.references.len() - self.empty.len()
+    }
+
+    /// Blocks that will hold memory when `n` more are taken.
+    pub fn held_for(&self, n: usize) -> usize {
+        self.held() + n.saturating_sub(self.free.len())
+    }
+
+    /// Gives up the memory of all free blocks but `keep`: their numbers.
+    pub fn trim(&mut self, keep: usize) -> Vec<u32> {
+        let trimmed: Vec<u32> = self.free.drain(keep.min(self.free.len())..).collect();
+        self.empty.extend_from_slice(&trimmed);
+        trimmed
     }
 }

@@ -7,9 +7,15 @@
 mod allocator;
 mod cache;
 mod paths;
+mod prefix;
 mod sequence;
+mod size;
+pub mod store;
 
 pub use cache::{KvCache, KvCacheConfig, SequenceId};
+pub use prefix::Salt;
+pub use size::KvSize;
+pub use store::KvStore;
 
 /// Positions a block.
 pub const BLOCK_LEN: usize = 32;

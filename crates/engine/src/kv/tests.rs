@@ -32,7 +32,8 @@ impl Checked {
             cache_groups: WINDOWS.map(group).to_vec(),
             layers: Vec::new(),
         };
-        let kv = KvCacheConfig { k_format: KvFormat::F32, v_format: KvFormat::F32, context: 1000 };
+        let kv =
+            KvCacheConfig { k_format: KvFormat::F32, v_format: KvFormat::F32, context: 1000, budget: None };
         let cache = KvCache::new(Arc::new(ReferenceBackend), &config, kv).unwrap();
         Self { cache, expected: Vec::new(), next_tag: 1.0 }
     }

@@ -2,6 +2,7 @@
 
 mod balance;
 mod config;
+mod fingerprint;
 mod forward;
 mod head;
 mod metadata;
@@ -15,6 +16,7 @@ use lapidary_backend::Backend;
 use lapidary_gguf::Gguf;
 
 pub use config::{Architecture, CacheGroup, CacheSlot, Config, ExpertSpec, LayerSpec, RopeSpec};
+pub use fingerprint::fingerprint;
 pub use forward::Output;
 pub use head::{HeadFormat, HeadOptions};
 pub use traffic::Traffic;
