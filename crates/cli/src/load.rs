@@ -131,7 +131,7 @@ fn device(run: &RunArgs) -> Result<Device> {
 
 /// A session over `context` positions.
 pub fn session(loaded: &Loaded, run: &RunArgs, context: usize, batch_rows: usize) -> Result<Session<Device>> {
-    let config = KvCacheConfig { k_format: run.kv.keys(), v_format: run.kv.values(), context };
+    let config = KvCacheConfig { k_format: run.kv.keys(), v_format: run.kv.values(), context, budget: None };
     Ok(Session::new(Arc::clone(&loaded.model), config, batch_rows)?)
 }
 

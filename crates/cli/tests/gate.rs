@@ -186,6 +186,7 @@ fn errors_say_what_to_do() {
     fails(dir.path(), &["--max-kld", "-1"], 2, "not negative");
     fails(dir.path(), &["--min-top1", "101"], 2, "100");
     fails(dir.path(), &["--plot", "text.txt"], 1, "is an input");
+    fails(dir.path(), &["--plot", "nowhere/plot.svg"], 1, "no folder");
     fails(dir.path(), &["--plot", "."], 1, "no regular file");
 }
 

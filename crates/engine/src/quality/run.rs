@@ -112,7 +112,8 @@ struct Lane<B: Backend> {
 
 impl<B: Backend> Lane<B> {
     fn new(model: &Model<B>, formats: KvFormats, context: usize) -> Result<Self> {
-        let config = KvCacheConfig { k_format: formats.keys, v_format: formats.values, context };
+        let config =
+            KvCacheConfig { k_format: formats.keys, v_format: formats.values, context, budget: None };
         let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
         let sequence = cache.create();
         Ok(Self { formats, cache, sequence, tokens: Vec::new(), layers: Vec::new(), first_divergence: None })

@@ -61,11 +61,11 @@ pub fn run(args: GateArgs) -> Result<()> {
         return report::grid(&args, &loaded, &verdicts);
     }
     let verdict = verdicts.first().context("nothing was compared")?;
+    report::single(&args, &loaded, verdict)?;
     if let Some(path) = &args.plot {
         let svg = plot::draw(&args, loaded.model.config(), verdict);
         std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    report::single(&args, &loaded, verdict)?;
     if verdict.missed.is_empty() {
         return Ok(());
     }
@@ -78,6 +78,10 @@ pub fn run(args: GateArgs) -> Result<()> {
 fn check_plot(args: &GateArgs, plot: &Path) -> Result<()> {
     if plot.metadata().is_ok_and(|found| !found.is_file()) {
         bail!("{} exists and is no regular file; name another file with --plot", plot.display());
+    }
+    let folder = plot.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        bail!("{} is no folder; name another file with --plot", folder.display());
     }
     let inputs = args.run.model.model.iter().chain([&args.file]);
     for input in inputs {
