@@ -96,8 +96,8 @@ pub fn check(
     let fits: Vec<String> = KvFormat::ALL[1..].iter().filter_map(|&f| fits(f)).collect();
     let fits = if fits.is_empty() { "no context at all".to_owned() } else { fits.join(", ") };
     bail!(
-        "a context of {} positions takes {} of keys and values in {formats}, and {} are free for them\n  which hold: \
-         {fits}\n  choose a smaller context (-c), a compressed format (--kv tq8, --kv tq4), or allow more (--kv-memory)",
+        "a context of {} positions takes {} of keys and values in {formats}, and {} are free for them, \
+         which hold {fits}; choose a smaller context (-c), a compressed format (--kv tq8, --kv tq4), or allow more (--kv-memory)",
         count(context as u64),
         bytes(needed as u64),
         bytes(budget as u64),
