@@ -8,6 +8,8 @@ use lapidary_convert::{FileType, SyntheticKind};
 use lapidary_engine::SamplerConfig;
 use lapidary_engine::quality::KvFormats;
 
+use crate::memory::{KvMemory, size};
+
 /// Runs Google's Gemma models from GGUF files.
 ///
 /// Results go to stdout, everything else to stderr; --json gives one JSON object. Flags that name a model, a device
@@ -104,7 +106,7 @@ pub enum ActivationsArg {
 /// Formats of the key/value cache.
 #[derive(Args, Clone)]
 pub struct KvArgs {
-    /// Format of cached keys and values: f32 or f16
+    /// Format of cached keys and values: f32, f16, or compressed tq8, tq6, tq5, tq4
     #[arg(long, default_value = "f16", value_name = "FORMAT")]
     kv: KvFormat,
     /// Format of keys alone [default: that of --kv]
@@ -113,6 +115,20 @@ pub struct KvArgs {
     /// Format of values alone [default: that of --kv]
     #[arg(long, value_name = "FORMAT")]
     kv_v: Option<KvFormat>,
+    /// Memory that cached keys and values may take: a size such as 512M or 2G, or auto for what is free
+    #[arg(long, default_value = "auto", value_name = "SIZE")]
+    pub kv_memory: KvMemory,
+}
+
+/// Keeping keys and values on disk.
+#[derive(Args, Clone)]
+pub struct KvStoreArgs {
+    /// Folder that keeps keys and values, so that a later run with the same beginning starts where this one was
+    #[arg(long, value_name = "DIR")]
+    pub kv_store: Option<PathBuf>,
+    /// What the folder may hold; the least recently used goes first
+    #[arg(long, default_value = "8G", value_name = "SIZE", value_parser = size)]
+    pub kv_store_size: u64,
 }
 
 impl KvArgs {
@@ -159,6 +175,8 @@ pub struct GenerateArgs {
     pub ctx_size: Option<u32>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub store: KvStoreArgs,
     /// Stop when this text appears; may be given several times
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
@@ -264,6 +282,9 @@ pub struct InfoArgs {
     /// List the metadata
     #[arg(long)]
     pub metadata: bool,
+    /// Show what cached keys and values take in each format, and which context this machine's memory holds
+    #[arg(long)]
+    pub kv: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

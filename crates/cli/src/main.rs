@@ -5,6 +5,7 @@ mod command;
 mod demo;
 mod interrupt;
 mod load;
+mod memory;
 mod output;
 mod svg;
 

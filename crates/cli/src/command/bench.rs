@@ -122,8 +122,8 @@ impl<'a> Bench<'a> {
             Test::Prompt(n) | Test::Generate(n) => n,
         };
         let kv = &self.args.run.kv;
-        let config =
-            KvCacheConfig { k_format: kv.keys(), v_format: kv.values(), context: depth + n, budget: None };
+        let budget = kv.kv_memory.budget(self.loaded.gguf.file_bytes());
+        let config = KvCacheConfig { k_format: kv.keys(), v_format: kv.values(), context: depth + n, budget };
         let model = &self.loaded.model;
         let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
         let sequences: Vec<SequenceId> = (0..batch).map(|_| cache.create()).collect();
