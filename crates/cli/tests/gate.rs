@@ -141,6 +141,9 @@ fn fewer_bits_cost_more() {
     // A row of the grid is what the pair gives alone.
     let alone = json(&gate(dir.path(), &[&exact[..], &["--kv-k", "tq8", "--kv-v", "tq4"]].concat()));
     let mixed = row("tq8", "tq4");
+    // Little memory means more passes over the text, and the same figures.
+    let little = gate(dir.path(), &[&exact[..], &["--grid=f16,tq8,tq4", "--kv-memory", "2M"]].concat());
+    assert_eq!(json(&little)["rows"], report["rows"]);
     for field in ["kld_mean", "kld_p99", "same_top1", "delta_percent", "first_divergence", "layers"] {
         assert_eq!(alone[field], mixed[field], "{field}");
     }
@@ -186,6 +189,7 @@ fn errors_say_what_to_do() {
     fails(dir.path(), &["--max-kld", "-1"], 2, "not negative");
     fails(dir.path(), &["--min-top1", "101"], 2, "100");
     fails(dir.path(), &["--plot", "text.txt"], 1, "is an input");
+    fails(dir.path(), &["--kv-memory", "1M"], 1, "beside the f32 reference");
     fails(dir.path(), &["--plot", "nowhere/plot.svg"], 1, "no folder");
     fails(dir.path(), &["--plot", "."], 1, "no regular file");
 }

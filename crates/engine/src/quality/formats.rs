@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use lapidary_backend::{KvFormat, KvPoolSpec};
+use lapidary_backend::KvFormat;
 
-use crate::kv::BLOCK_LEN;
+use crate::kv::KvSize;
 use crate::model::Config;
 
 /// Formats of keys and of values. Written `tq8`, or `f16/tq8` (keys first) when they differ.
@@ -23,20 +23,9 @@ impl KvFormats {
         formats.iter().flat_map(|&keys| formats.iter().map(move |&values| Self { keys, values })).collect()
     }
 
-    /// Bytes that one more position takes in all layers of a model, windows not yet full.
-    pub fn bytes_per_token(self, config: &Config) -> usize {
-        let group = |group: &crate::model::CacheGroup| {
-            KvPoolSpec {
-                layers: group.layers,
-                kv_heads: group.kv_heads,
-                head_dim: group.head_dim,
-                k_format: self.keys,
-                v_format: self.values,
-                block_len: BLOCK_LEN,
-            }
-            .cell_bytes()
-        };
-        config.cache_groups.iter().map(group).sum()
+    /// What a cache in these formats takes.
+    pub fn size(self, config: &Config) -> KvSize {
+        KvSize::new(config, self.keys, self.values)
     }
 
     /// Whether both formats can store the heads of a model.

@@ -8,16 +8,14 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use lapidary_backend::KvFormat;
-use lapidary_engine::Config;
 use lapidary_engine::quality::{Comparison, GateOptions, KvFormats, Miss, Thresholds, compare};
 use lapidary_engine::tokenizer::EncodeOptions;
+use lapidary_engine::{Config, DEFAULT_BATCH};
 
 use crate::args::{ActivationsArg, GateArgs, Grid};
 use crate::interrupt;
 use crate::load::{self, Loaded};
-
-/// Caches that are compared in one pass over the text take at most this many bytes; more need several passes.
-const CACHE_BYTES: usize = 2 << 30;
+use crate::memory;
 
 /// A judged comparison.
 struct Verdict {
@@ -51,7 +49,7 @@ pub fn run(args: GateArgs) -> Result<()> {
         override_limits(&args, &mut thresholds);
         Verdict {
             missed: thresholds.missed(&comparison),
-            bytes_per_token: comparison.candidate.bytes_per_token(loaded.model.config()),
+            bytes_per_token: comparison.candidate.size(loaded.model.config()).per_position(),
             thresholds,
             comparison,
         }
@@ -122,11 +120,22 @@ fn measure(
     cancel: &AtomicBool,
 ) -> Result<Vec<Comparison>> {
     let (model, context) = (&loaded.model, args.ctx_size as usize);
+    let size = |formats: &KvFormats| formats.size(model.config()).of_sequence(context, DEFAULT_BATCH);
+    let budget = args.run.kv.kv_memory.budget(loaded.gguf.file_bytes()).unwrap_or(usize::MAX);
+    let check = |formats: KvFormats, budget: usize| {
+        memory::check(model.config(), (formats.keys, formats.values), context, DEFAULT_BATCH, budget)
+    };
+    check(args.reference, budget)?;
+    let beside_reference = budget - size(&args.reference);
+    candidates.iter().try_for_each(|&candidate| {
+        check(candidate, beside_reference)
+            .with_context(|| format!("no room beside the {} reference", args.reference))
+    })?;
     let tokenizer = loaded.tokenizer()?;
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let bar = load::progress_bar("tokens");
     let mut comparisons = Vec::with_capacity(candidates.len());
-    for group in groups(candidates, |c| c.bytes_per_token(model.config()).saturating_mul(context)) {
+    for group in groups(candidates, size, beside_reference) {
         let options = GateOptions {
             reference: args.reference,
             candidates: group.to_vec(),
@@ -151,12 +160,12 @@ fn measure(
     Ok(comparisons)
 }
 
-/// Cuts the candidates into groups whose caches together keep to [`CACHE_BYTES`]; a larger one stands alone.
-fn groups(candidates: &[KvFormats], bytes: impl Fn(&KvFormats) -> usize) -> Vec<&[KvFormats]> {
+/// Cuts the candidates into groups whose caches together keep to `budget` bytes; a larger one stands alone.
+fn groups(candidates: &[KvFormats], bytes: impl Fn(&KvFormats) -> usize, budget: usize) -> Vec<&[KvFormats]> {
     let mut groups = Vec::new();
     let (mut begin, mut sum) = (0, 0usize);
     for (i, size) in candidates.iter().map(bytes).enumerate() {
-        if i > begin && sum.saturating_add(size) > CACHE_BYTES {
+        if i > begin && sum.saturating_add(size) > budget {
             groups.push(&candidates[begin..i]);
             (begin, sum) = (i, 0);
         }
@@ -182,10 +191,10 @@ mod tests {
     #[test]
     fn groups_keep_to_the_memory_and_lose_nothing() {
         let pairs = KvFormats::pairs(&KvFormat::ALL);
-        let all: Vec<KvFormats> = groups(&pairs, |_| CACHE_BYTES / 5).concat();
+        let all: Vec<KvFormats> = groups(&pairs, |_| 20, 100).concat();
         assert_eq!(all, pairs);
-        assert!(groups(&pairs, |_| CACHE_BYTES / 5).iter().all(|group| group.len() <= 5));
-        assert!(groups(&pairs, |_| usize::MAX).iter().all(|group| group.len() == 1));
-        assert_eq!(groups(&pairs, |_| 1).len(), 1);
+        assert!(groups(&pairs, |_| 20, 100).iter().all(|group| group.len() <= 5));
+        assert!(groups(&pairs, |_| usize::MAX, 100).iter().all(|group| group.len() == 1));
+        assert_eq!(groups(&pairs, |_| 1, usize::MAX).len(), 1);
     }
 }

@@ -87,7 +87,7 @@ fn shared(args: &GateArgs, loaded: &Loaded, comparison: &Comparison) -> Run {
         reference: Cache {
             keys: args.reference.keys.name(),
             values: args.reference.values.name(),
-            bytes_per_token: args.reference.bytes_per_token(loaded.model.config()),
+            bytes_per_token: args.reference.size(loaded.model.config()).per_position(),
             perplexity: comparison.reference_perplexity(),
         },
     }
