@@ -19,7 +19,7 @@ fn text() -> tempfile::TempDir {
 fn gate(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lapidary"))
         .current_dir(dir)
-        .args(["gate", "-f", "text.txt"])
+        .args(["gate", "-f", "text.txt", "-t", "1"])
         .args(if args.contains(&"-c") { &[][..] } else { &["-c", "64"] })
         .args(args)
         .env_remove("LAPIDARY_MODEL")
