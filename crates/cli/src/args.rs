@@ -9,6 +9,8 @@ use lapidary_engine::SamplerConfig;
 use lapidary_engine::quality::KvFormats;
 
 use crate::memory::{KvMemory, size};
+use lapidary_engine::Config;
+use lapidary_engine::model::CacheGroup;
 
 /// Runs Google's Gemma models from GGUF files.
 ///
@@ -106,9 +108,10 @@ pub enum ActivationsArg {
 /// Formats of the key/value cache.
 #[derive(Args, Clone)]
 pub struct KvArgs {
-    /// Format of cached keys and values: f32, f16, or compressed tq8, tq6, tq5, tq4
-    #[arg(long, default_value = "f16", value_name = "FORMAT")]
-    kv: KvFormat,
+    /// Format of cached keys and values: f32, f16, or compressed tq8, tq6, tq5, tq4 [default: tq8; f16 for a model
+    /// whose heads tq8 cannot hold]
+    #[arg(long, value_name = "FORMAT")]
+    kv: Option<KvFormat>,
     /// Format of keys alone [default: that of --kv]
     #[arg(long, value_name = "FORMAT")]
     kv_k: Option<KvFormat>,
@@ -132,14 +135,12 @@ pub struct KvStoreArgs {
 }
 
 impl KvArgs {
-    /// Format of keys.
-    pub fn keys(&self) -> KvFormat {
-        self.kv_k.unwrap_or(self.kv)
-    }
-
-    /// Format of values.
-    pub fn values(&self) -> KvFormat {
-        self.kv_v.unwrap_or(self.kv)
+    /// Formats of keys and values for a model.
+    pub fn formats(&self, config: &Config) -> (KvFormat, KvFormat) {
+        let holds = |g: &CacheGroup| KvFormat::Tq8.supports(g.head_dim);
+        let default = if config.cache_groups.iter().all(holds) { KvFormat::Tq8 } else { KvFormat::F16 };
+        let both = self.kv.unwrap_or(default);
+        (self.kv_k.unwrap_or(both), self.kv_v.unwrap_or(both))
     }
 }
 

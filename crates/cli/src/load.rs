@@ -134,7 +134,7 @@ fn device(run: &RunArgs) -> Result<Device> {
 
 /// A session over `context` positions.
 pub fn session(loaded: &Loaded, run: &RunArgs, context: usize, batch_rows: usize) -> Result<Session<Device>> {
-    let (k_format, v_format) = (run.kv.keys(), run.kv.values());
+    let (k_format, v_format) = run.kv.formats(loaded.model.config());
     let budget = run.kv.kv_memory.budget(loaded.gguf.file_bytes());
     if let Some(budget) = budget {
         memory::check(loaded.model.config(), (k_format, v_format), context, batch_rows, budget)?;
@@ -151,7 +151,8 @@ pub fn store(loaded: &Loaded, run: &RunArgs, args: &KvStoreArgs) -> Result<Optio
     let mut root = blake3::Hasher::new();
     root.update(&fingerprint(&loaded.gguf)?);
     root.update(backend.kv_layout().as_bytes());
-    root.update(format!("{} {} {}", env!("CARGO_PKG_VERSION"), run.kv.keys(), run.kv.values()).as_bytes());
+    let (k_format, v_format) = run.kv.formats(loaded.model.config());
+    root.update(format!("{} {k_format} {v_format}", env!("CARGO_PKG_VERSION")).as_bytes());
     let warn: Warn = Arc::new(|warning| eprintln!("warning: {}", crate::output::printable(&warning)));
     match KvStore::open(dir, args.kv_store_size, *root.finalize().as_bytes(), warn) {
         Ok(store) => Ok(Some(store)),

@@ -84,7 +84,8 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn new(args: &'a BenchArgs, loaded: &'a Loaded) -> Self {
         let kv = &args.run.kv;
-        let traffic = Traffic::new(&loaded.gguf, loaded.model.config(), kv.keys(), kv.values());
+        let (k_format, v_format) = kv.formats(loaded.model.config());
+        let traffic = Traffic::new(&loaded.gguf, loaded.model.config(), k_format, v_format);
         Self { args, loaded, traffic, workspace: Workspace::new(), ids: 1 }
     }
 
@@ -93,7 +94,7 @@ impl<'a> Bench<'a> {
             Test::Prompt(n) | Test::Generate(n) => n,
         };
         let kv = &self.args.run.kv;
-        let (k_format, v_format) = (kv.keys(), kv.values());
+        let (k_format, v_format) = kv.formats(self.loaded.model.config());
         let budget = kv.kv_memory.budget(self.loaded.gguf.file_bytes());
         let config = KvCacheConfig { k_format, v_format, context: depth as usize + n, budget };
         let model = &self.loaded.model;

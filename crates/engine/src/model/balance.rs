@@ -8,26 +8,40 @@
 //!
 //! With an even error the error of a score is proportional to `|q| |k|`. Under factors `f` that is
 //! `sum (q_i / f_i)^2 * sum (k_i f_i)^2`, least for `f_i^2 = |q_i| / |k_i|`, where `|q_i|` and `|k_i|` are root mean
-//! squares. The weights of the norms stand for them, as what they multiply has about the same size in every element.
-//! The two elements that the rotary embedding mixes share a factor, so that it commutes with them.
+//! squares. These are estimated from the weights alone: an element's is the weight of the norm times the size of what it
+//! multiplies, which goes with the norm of the element's row in the projection ([`row_sizes`]). The two elements that the
+//! rotary embedding mixes share a factor, so that it commutes with them.
 
 /// Bounds of a factor: beyond them an element hardly counts either way.
 const RANGE: std::ops::RangeInclusive<f32> = 1.0 / 256.0..=256.0;
 
-/// Factors on the elements of keys; queries are to be divided by them. `query_norms` are the weights of the query norms
-/// of all layers that read the keys, `key_norm` those of the key norm, `[head_dim]` each.
-pub fn key_factors(query_norms: &[Vec<f32>], key_norm: &[f32]) -> Vec<f32> {
-    let half = key_norm.len() / 2;
-    let square = |weights: &[f32], i: usize| weights[i] * weights[i] + weights[i + half] * weights[i + half];
+/// Factors on the elements of keys; queries are to be divided by them. `queries` are the sizes of the query elements of
+/// all layers that read the keys, `keys` those of the key elements, `[head_dim]` each.
+pub fn key_factors(queries: &[Vec<f32>], keys: &[f32]) -> Vec<f32> {
+    let half = keys.len() / 2;
+    let square = |sizes: &[f32], i: usize| sizes[i] * sizes[i] + sizes[i + half] * sizes[i + half];
     let factors: Vec<f32> = (0..half)
         .map(|i| {
-            let queries: f32 = query_norms.iter().map(|q| square(q, i)).sum();
-            let ratio = queries / query_norms.len() as f32 / square(key_norm, i);
+            let total: f32 = queries.iter().map(|q| square(q, i)).sum();
+            let ratio = total / queries.len() as f32 / square(keys, i);
             // The fourth root of a ratio of squares. An element that is zero, or no number, is left alone.
             if ratio > 0.0 { ratio.sqrt().sqrt().clamp(*RANGE.start(), *RANGE.end()) } else { 1.0 }
         })
         .collect();
     factors.repeat(2)
+}
+
+/// Sizes of the elements of a head before its norm's weights, `[head_dim]`: the norms of the elements' rows in the
+/// projection, relative to their root mean square in each head, over all heads. `squares` are squared norms, a head after
+/// the other.
+pub fn row_sizes(squares: &[f32], head_dim: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; head_dim];
+    let n_heads = (squares.len() / head_dim) as f32;
+    for head in squares.chunks_exact(head_dim) {
+        let mean = head.iter().sum::<f32>() / head_dim as f32;
+        sums.iter_mut().zip(head).for_each(|(sum, square)| *sum += square / (mean * n_heads));
+    }
+    sums.into_iter().map(f32::sqrt).collect()
 }
 
 #[cfg(test)]
@@ -55,6 +69,16 @@ mod tests {
                 assert!(error(&other) > best, "factor {i}");
             }
         }
+    }
+
+    #[test]
+    fn rows_are_compared_within_their_heads() {
+        // The second head is a hundred times the first; what counts is who is large within a head.
+        let sizes = row_sizes(&[1.0, 3.0, 100.0, 300.0], 2);
+        assert!(
+            (sizes[0] - 0.5f32.sqrt()).abs() < 1e-6 && (sizes[1] - 1.5f32.sqrt()).abs() < 1e-6,
+            "{sizes:?}"
+        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use lapidary_backend::{Backend, MatrixData};
 use lapidary_gguf::{Gguf, TensorInfo, block};
 
-use super::balance::key_factors;
+use super::balance::{key_factors, row_sizes};
 use super::config::{CacheSlot, Config, ExpertSpec, LayerSpec};
 use super::head::{Head, HeadOptions};
 use crate::error::{EngineError, Result};
@@ -143,6 +143,13 @@ impl<B: Backend> Weights<B> {
     }
 }
 
+/// The projection that makes queries, or keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Projection {
+    Query,
+    Key,
+}
+
 struct Loader<'a, B> {
     gguf: &'a Gguf,
     config: &'a Config,
@@ -194,15 +201,57 @@ impl<B: Backend> Loader<'_, B> {
         let norm = |i: usize, role: &str| {
             self.floats(&format!("blk.{i}.{role}.weight"), self.config.layers[i].heads.head_dim)
         };
+        let sizes = |i: usize, role: &str, projection: Projection| -> Result<Vec<f32>> {
+            let rows = self.row_sizes(i, projection)?;
+            Ok(norm(i, role)?.iter().zip(rows).map(|(norm, row)| norm * row).collect())
+        };
         let (owner, readers) = self.cache_users(spec.cache);
-        let queries = readers.into_iter().map(|r| norm(r, "attn_q_norm")).collect::<Result<Vec<_>>>()?;
+        let queries = readers.into_iter().map(|r| sizes(r, "attn_q_norm", Projection::Query));
+        let queries = queries.collect::<Result<Vec<_>>>()?;
+        let factors = key_factors(&queries, &sizes(owner, "attn_k_norm", Projection::Key)?);
         let mut key = norm(owner, "attn_k_norm")?;
-        let factors = key_factors(&queries, &key);
         let mut query = norm(i, "attn_q_norm")?;
         query.iter_mut().zip(&factors).for_each(|(q, f)| *q /= f);
         key.iter_mut().zip(&factors).for_each(|(k, f)| *k *= f);
         let key = spec.value.map(|_| self.upload(&key)).transpose()?;
         Ok((self.upload(&query)?, key))
+    }
+
+    /// Sizes of the elements of a layer's queries or keys before their norm's weights, from the first columns of their
+    /// rows.
+    fn row_sizes(&self, i: usize, projection: Projection) -> Result<Vec<f32>> {
+        /// Columns that are looked at: a sample, since a large model has gigabytes of rows.
+        const COLUMNS: usize = 256;
+        let (hidden, spec) = (self.config.hidden, &self.config.layers[i]);
+        let heads = spec.heads;
+        let (q, kv) = (heads.heads * heads.head_dim, heads.kv_heads * heads.head_dim);
+        let name = |role: &str| format!("blk.{i}.{role}.weight");
+        let (tensor, n_rows, first) = match projection {
+            _ if self.has(&name("attn_qkv")) => {
+                let first = if projection == Projection::Query { 0 } else { q };
+                (name("attn_qkv"), q + 2 * kv, first)
+            }
+            Projection::Query => (name("attn_q"), q, 0),
+            Projection::Key => (name("attn_k"), kv, 0),
+        };
+        let info = self.find(&tensor, &[hidden, n_rows])?;
+        let (ty, bytes) = (info.ty()?, self.gguf.data(info)?);
+        let columns = COLUMNS.max(ty.block_len()).min(hidden);
+        let problem = |problem: String| EngineError::tensor(&tensor, problem);
+        let sizes = ty.row_bytes(hidden).zip(ty.row_bytes(columns));
+        let (row_bytes, sample) =
+            sizes.ok_or_else(|| problem(format!("rows of {hidden} do not fit {ty}")))?;
+        let input = self.floats(&name("attn_norm"), hidden)?;
+        let mut values = vec![0.0; columns];
+        let n = if projection == Projection::Query { q } else { kv };
+        let mut squares = Vec::with_capacity(n);
+        for row in first..first + n {
+            let begin = row * row_bytes;
+            block::dequantize(ty, &bytes[begin..begin + sample], &mut values)
+                .map_err(|e| problem(e.to_string()))?;
+            squares.push(values.iter().zip(&input).map(|(w, x)| (w * x) * (w * x)).sum());
+        }
+        Ok(row_sizes(&squares, heads.head_dim))
     }
 
     /// The layer that fills a place in the cache, and all that read it.

@@ -95,7 +95,8 @@ fn check_plot(args: &GateArgs, plot: &Path) -> Result<()> {
 /// The caches to compare: the one of the flags, or the grid's.
 fn candidates(args: &GateArgs, config: &Config) -> Result<Vec<KvFormats>> {
     let Some(Grid(formats)) = &args.grid else {
-        return Ok(vec![KvFormats { keys: args.run.kv.keys(), values: args.run.kv.values() }]);
+        let (keys, values) = args.run.kv.formats(config);
+        return Ok(vec![KvFormats { keys, values }]);
     };
     let (fit, skipped): (Vec<KvFormat>, Vec<KvFormat>) =
         formats.iter().partition(|&&f| KvFormats { keys: f, values: f }.support(config));
