@@ -139,6 +139,7 @@ impl CudaKvPool {
         if expected != found {
             return Err(BackendError::BlockSize { expected, found });
         }
-        self.block(device, block as usize)?.write(device, bytes, 0)
+        self.block(device, block as usize)?.write(device, bytes, 0)?;
+        self.update(device).map(drop)
     }
 }
