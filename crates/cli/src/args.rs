@@ -6,6 +6,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use lapidary_backend::KvFormat;
 use lapidary_convert::{FileType, SyntheticKind};
 use lapidary_engine::SamplerConfig;
+use lapidary_engine::quality::KvFormats;
+
+use crate::memory::{KvMemory, size};
 
 /// Runs Google's Gemma models from GGUF files.
 ///
@@ -28,6 +31,8 @@ pub enum Command {
     Info(InfoArgs),
     /// Measure how well a model predicts a text
     Perplexity(PerplexityArgs),
+    /// Measure what a compressed key/value cache costs in quality; best with --activations f32
+    Gate(Box<GateArgs>),
     /// Write logits, hidden states and expert choices to a safetensors file
     Trace(TraceArgs),
     /// Measure speed, and the share of the machine's limit that it reaches
@@ -101,7 +106,7 @@ pub enum ActivationsArg {
 /// Formats of the key/value cache.
 #[derive(Args, Clone)]
 pub struct KvArgs {
-    /// Format of cached keys and values: f32 or f16
+    /// Format of cached keys and values: f32, f16, or compressed tq8, tq6, tq5, tq4
     #[arg(long, default_value = "f16", value_name = "FORMAT")]
     kv: KvFormat,
     /// Format of keys alone [default: that of --kv]
@@ -110,6 +115,20 @@ pub struct KvArgs {
     /// Format of values alone [default: that of --kv]
     #[arg(long, value_name = "FORMAT")]
     kv_v: Option<KvFormat>,
+    /// Memory that cached keys and values may take: a size such as 512M or 2G, or auto for what is free
+    #[arg(long, default_value = "auto", value_name = "SIZE")]
+    pub kv_memory: KvMemory,
+}
+
+/// Keeping keys and values on disk.
+#[derive(Args, Clone)]
+pub struct KvStoreArgs {
+    /// Folder that keeps keys and values, so that a later run with the same beginning starts where this one was
+    #[arg(long, value_name = "DIR")]
+    pub kv_store: Option<PathBuf>,
+    /// What the folder may hold; the least recently used goes first
+    #[arg(long, default_value = "8G", value_name = "SIZE", value_parser = size)]
+    pub kv_store_size: u64,
 }
 
 impl KvArgs {
@@ -156,6 +175,8 @@ pub struct GenerateArgs {
     pub ctx_size: Option<u32>,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub store: KvStoreArgs,
     /// Stop when this text appears; may be given several times
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
@@ -261,6 +282,9 @@ pub struct InfoArgs {
     /// List the metadata
     #[arg(long)]
     pub metadata: bool,
+    /// Show what cached keys and values take in each format, and which context this machine's memory holds
+    #[arg(long)]
+    pub kv: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -296,6 +320,71 @@ pub struct PerplexityArgs {
 pub enum PerplexityMethod {
     Chunks,
     Window,
+}
+
+#[derive(Args)]
+pub struct GateArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Text file; - for standard input
+    #[arg(short, long, value_name = "FILE")]
+    pub file: PathBuf,
+    /// Positions of the context; the second half of each is measured
+    #[arg(short = 'c', long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(4..))]
+    pub ctx_size: u32,
+    /// Chunks of the context's length to measure at most
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub chunks: Option<u32>,
+    /// The cache to compare with: a format, or KEYS/VALUES such as f32/f16
+    #[arg(long, default_value = "f32", value_name = "FORMAT")]
+    pub reference: KvFormats,
+    /// Tokens of the greedy continuations that are compared
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    pub greedy: u32,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+    /// Compare every pair of formats for keys and values, of all formats or of those given, and judge each by its
+    /// own limits
+    #[arg(
+        long,
+        value_name = "FORMAT,...",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "all",
+        value_parser = grid_formats,
+        conflicts_with_all = ["kv", "kv_k", "kv_v", "max_kld", "max_delta", "min_top1", "min_cosine", "plot"]
+    )]
+    pub grid: Option<Grid>,
+    /// Write a plot of the divergence at each position and of the layers' errors
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+    /// Print the tables in Markdown
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Formats whose pairs are compared.
+#[derive(Clone)]
+pub struct Grid(pub Vec<KvFormat>);
+
+/// Limits in place of the candidate formats' own.
+#[derive(Args, Clone)]
+pub struct LimitArgs {
+    /// Largest mean KL divergence, in nat a token [default: by format and size of the model]
+    #[arg(long, value_name = "NAT", allow_hyphen_values = true, value_parser = non_negative_f64)]
+    pub max_kld: Option<f64>,
+    /// Largest change of the perplexity, in percent [default: by format and size of the model]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = non_negative_f64)]
+    pub max_delta: Option<f64>,
+    /// Smallest share of equal greedy choices, in percent [default: by format and size of the model]
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = percent)]
+    pub min_top1: Option<f64>,
+    /// Smallest cosine of any layer's attention output [default: by format and size of the model]
+    #[arg(long, value_name = "X", allow_hyphen_values = true, value_parser = cosine)]
+    pub min_cosine: Option<f64>,
 }
 
 #[derive(Args)]
@@ -483,6 +572,42 @@ pub struct CompletionsArgs {
 fn file_type(name: &str) -> Result<FileType, String> {
     FileType::from_name(name)
         .ok_or_else(|| format!("no such type; known: {}", FileType::ALL.map(FileType::name).join(" ")))
+}
+
+fn grid_formats(text: &str) -> Result<Grid, String> {
+    if text == "all" {
+        return Ok(Grid(KvFormat::ALL.to_vec()));
+    }
+    let mut formats = Vec::new();
+    for name in text.split(',') {
+        let format = name.parse()?;
+        if !formats.contains(&format) {
+            formats.push(format);
+        }
+    }
+    Ok(Grid(formats))
+}
+
+fn within(text: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, String> {
+    let value = text.parse::<f64>().map_err(|_| "not a number".to_owned())?;
+    // NaN lies in no range.
+    if range.contains(&value) {
+        Ok(value)
+    } else {
+        Err(format!("must lie from {} to {}", range.start(), range.end()))
+    }
+}
+
+fn non_negative_f64(text: &str) -> Result<f64, String> {
+    within(text, 0.0..=f64::MAX).map_err(|_| "must be a number, not negative".into())
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    within(text, 0.0..=100.0)
+}
+
+fn cosine(text: &str) -> Result<f64, String> {
+    within(text, -1.0..=1.0)
 }
 
 fn number(text: &str) -> Result<f32, String> {

@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use lapidary_backend::Backend;
 use lapidary_cpu::{ActivationMode, CpuBackend, CpuConfig};
-use lapidary_engine::model::{HeadFormat, HeadOptions};
+use lapidary_engine::kv::KvStore;
+use lapidary_engine::kv::store::Warn;
+use lapidary_engine::model::{HeadFormat, HeadOptions, fingerprint};
 use lapidary_engine::tokenizer::Tokenizer;
 use lapidary_engine::{KvCacheConfig, Model, Session};
 use lapidary_gguf::Gguf;
 
-use crate::args::{ActivationsArg, HeadArg, ModelArgs, RunArgs, Switch, TextArgs};
-use crate::demo;
+use crate::args::{ActivationsArg, HeadArg, KvStoreArgs, ModelArgs, RunArgs, Switch, TextArgs};
+use crate::{demo, memory};
 
 /// The device that models run on.
 pub type Device = CpuBackend;
@@ -131,8 +134,32 @@ fn device(run: &RunArgs) -> Result<Device> {
 
 /// A session over `context` positions.
 pub fn session(loaded: &Loaded, run: &RunArgs, context: usize, batch_rows: usize) -> Result<Session<Device>> {
-    let config = KvCacheConfig { k_format: run.kv.keys(), v_format: run.kv.values(), context };
+    let (k_format, v_format) = (run.kv.keys(), run.kv.values());
+    let budget = run.kv.kv_memory.budget(loaded.gguf.file_bytes());
+    if let Some(budget) = budget {
+        memory::check(loaded.model.config(), (k_format, v_format), context, batch_rows, budget)?;
+    }
+    let config = KvCacheConfig { k_format, v_format, context, budget };
     Ok(Session::new(Arc::clone(&loaded.model), config, batch_rows)?)
+}
+
+/// Opens the store of keys and values that the flags name. Where it cannot be used, a warning says why and the run goes
+/// on without.
+pub fn store(loaded: &Loaded, run: &RunArgs, args: &KvStoreArgs) -> Result<Option<KvStore>> {
+    let Some(dir) = &args.kv_store else { return Ok(None) };
+    let backend = loaded.model.backend();
+    let mut root = blake3::Hasher::new();
+    root.update(&fingerprint(&loaded.gguf)?);
+    root.update(backend.kv_layout().as_bytes());
+    root.update(format!("{} {} {}", env!("CARGO_PKG_VERSION"), run.kv.keys(), run.kv.values()).as_bytes());
+    let warn: Warn = Arc::new(|warning| eprintln!("warning: {}", crate::output::printable(&warning)));
+    match KvStore::open(dir, args.kv_store_size, *root.finalize().as_bytes(), warn) {
+        Ok(store) => Ok(Some(store)),
+        Err(error) => {
+            eprintln!("warning: keys and values are not kept in {}: {error}", dir.display());
+            Ok(None)
+        }
+    }
 }
 
 /// Rows for which logits may be computed together: as many as fit 32 MiB.

@@ -5,7 +5,9 @@ mod command;
 mod demo;
 mod interrupt;
 mod load;
+mod memory;
 mod output;
+mod svg;
 
 use std::process::ExitCode;
 
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         Command::Tokenize(args) => command::tokenize::run(args),
         Command::Info(args) => command::info::run(args),
         Command::Perplexity(args) => command::perplexity::run(args),
+        Command::Gate(args) => command::gate::run(*args),
         Command::Trace(args) => command::trace::run(args),
         Command::Bench(args) => command::bench::run(args),
         Command::Convert(args) => command::convert::run(args),

@@ -76,6 +76,21 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
+    /// The table in Markdown.
+    pub fn markdown(&self) -> String {
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let mut text = String::new();
+        for (i, row) in self.rows.iter().enumerate() {
+            let cell = |c: usize| row.get(c).map_or_else(String::new, |cell| cell.replace('|', "\\|"));
+            text += &line((0..self.right.len()).map(cell).collect());
+            if i == 0 {
+                text +=
+                    &line(self.right.iter().map(|&r| if r { "---:" } else { "---" }.to_owned()).collect());
+            }
+        }
+        text
+    }
+
     /// The table as text, a line a row.
     pub fn render(&self) -> String {
         let columns = self.right.len();
@@ -112,6 +127,13 @@ mod tests {
         assert_eq!(bytes(253_113_024), "241.4 MiB");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(count(12), "12");
+    }
+
+    #[test]
+    fn markdown_marks_numbers_and_escapes_bars() {
+        let mut table = Table::new(&["name", ">bytes"]);
+        table.row(["a|b".into(), "1".into()]);
+        assert_eq!(table.markdown(), "| name | bytes |\n| --- | ---: |\n| a\\|b | 1 |\n");
     }
 
     #[test]

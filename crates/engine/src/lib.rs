@@ -9,6 +9,7 @@ mod error;
 pub mod kv;
 pub mod model;
 pub mod probe;
+pub mod quality;
 pub mod sample;
 mod session;
 pub mod tokenizer;

@@ -10,6 +10,8 @@ use lapidary_backend::Choices;
 pub enum Point {
     /// The scaled embeddings, `[rows, hidden]`.
     Embed,
+    /// What the heads of layer `.0` attended to, before the output projection, `[rows, heads * head_dim]`.
+    AttentionHeads(usize),
     /// Output of layer `.0`'s attention before its post norm, `[rows, hidden]`.
     AttentionOut(usize),
     /// Output of layer `.0`, `[rows, hidden]`.

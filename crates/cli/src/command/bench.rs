@@ -89,10 +89,26 @@ impl<'a> Bench<'a> {
     }
 
     fn measure(&mut self, test: Test, depth: u32, batch: u32, bandwidth: f64) -> Result<Row> {
+        let n = match test {
+            Test::Prompt(n) | Test::Generate(n) => n,
+        };
+        let kv = &self.args.run.kv;
+        let (k_format, v_format) = (kv.keys(), kv.values());
+        let budget = kv.kv_memory.budget(self.loaded.gguf.file_bytes());
+        let config = KvCacheConfig { k_format, v_format, context: depth as usize + n, budget };
+        let model = &self.loaded.model;
+        let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
+        // What lies at the depth is made once; each run goes on from a fork of it.
+        let bases: Vec<SequenceId> = (0..batch).map(|_| cache.create()).collect();
+        for &base in &bases {
+            self.feed(&mut cache, base, depth as usize)?;
+        }
         let mut speeds = Vec::new();
         // One run more than asked for: the first warms caches and is dropped.
         for run in 0..=self.args.repeat {
-            let speed = self.once(test, depth as usize, batch as usize)?;
+            let sequences: Vec<SequenceId> = bases.iter().map(|&base| cache.fork(base)).collect();
+            let speed = self.once(test, &mut cache, &sequences)?;
+            sequences.into_iter().for_each(|id| cache.release(id));
             if run > 0 {
                 speeds.push(speed);
             }
@@ -117,30 +133,23 @@ impl<'a> Bench<'a> {
     }
 
     /// Tokens a second of one run.
-    fn once(&mut self, test: Test, depth: usize, batch: usize) -> Result<f64> {
-        let n = match test {
-            Test::Prompt(n) | Test::Generate(n) => n,
-        };
-        let kv = &self.args.run.kv;
-        let config = KvCacheConfig { k_format: kv.keys(), v_format: kv.values(), context: depth + n };
-        let model = &self.loaded.model;
-        let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
-        let sequences: Vec<SequenceId> = (0..batch).map(|_| cache.create()).collect();
-        for &sequence in &sequences {
-            self.feed(&mut cache, sequence, depth)?;
-        }
+    fn once(&mut self, test: Test, cache: &mut KvCache<Device>, sequences: &[SequenceId]) -> Result<f64> {
         let begin = Instant::now();
-        match test {
-            Test::Prompt(n) => self.feed(&mut cache, sequences[0], n)?,
+        let tokens = match test {
+            Test::Prompt(n) => {
+                self.feed(cache, sequences[0], n)?;
+                n
+            }
             Test::Generate(n) => {
                 for _ in 0..n {
                     let mut rows = Batch::new();
                     sequences.iter().for_each(|&s| rows.push(s, self.token(), Want::Logits));
-                    model.forward(&rows, &mut cache, &mut self.workspace, &mut NoProbe)?;
+                    self.loaded.model.forward(&rows, cache, &mut self.workspace, &mut NoProbe)?;
                 }
+                n * sequences.len()
             }
-        }
-        Ok((n * batch) as f64 / begin.elapsed().as_secs_f64())
+        };
+        Ok(tokens as f64 / begin.elapsed().as_secs_f64())
     }
 
     fn feed(&mut self, cache: &mut KvCache<Device>, sequence: SequenceId, n: usize) -> Result<()> {

@@ -66,14 +66,9 @@ fn machine() -> Vec<Check> {
 
 /// Total and available memory, from the kernel's own account.
 fn memory() -> String {
-    let account = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = account.lines().find(|l| l.starts_with(name))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
-    };
-    match (field("MemTotal:"), field("MemAvailable:")) {
-        (Some(total), Some(available)) => format!("{} available of {}", bytes(available), bytes(total)),
-        _ => "this system does not tell".to_owned(),
+    match crate::memory::of_machine() {
+        Some((total, available)) => format!("{} available of {}", bytes(available), bytes(total)),
+        None => "this system does not tell".to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use lapidary_engine::kv::KvStore;
 use lapidary_engine::sample::top_logprobs;
 use lapidary_engine::tokenizer::{DecodeOptions, EncodeOptions, StopMatcher, StreamDecoder, Tokenizer};
 use lapidary_engine::{DEFAULT_BATCH, Sampler, Session};
@@ -49,6 +50,7 @@ struct Timings {
     load_ms: f64,
     prompt_ms: f64,
     prompt_tokens: usize,
+    cached_tokens: usize,
     decode_ms: f64,
     decode_tokens: usize,
     prompt_per_s: f64,
@@ -65,7 +67,8 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let prompt = tokenizer.encode(&text, options);
     let context = context(&args, &loaded, prompt.len())?;
     let session = load::session(&loaded, &args.run, context, DEFAULT_BATCH)?;
-    let mut generation = Generation::new(&args, tokenizer, session, cancel);
+    let store = load::store(&loaded, &args.run, &args.store)?;
+    let mut generation = Generation::new(&args, tokenizer, session, store, cancel);
     generation.run(&prompt, context)?;
     finish(&args, &loaded, prompt, generation)
 }
@@ -91,6 +94,9 @@ struct Generation<'a> {
     args: &'a GenerateArgs,
     tokenizer: &'a Tokenizer,
     session: Session<Device>,
+    store: Option<KvStore>,
+    /// Tokens of the prompt whose keys and values were there already.
+    cached: usize,
     sampler: Sampler,
     seed: u64,
     cancel: &'a AtomicBool,
@@ -109,6 +115,7 @@ impl<'a> Generation<'a> {
         args: &'a GenerateArgs,
         tokenizer: &'a Tokenizer,
         session: Session<Device>,
+        store: Option<KvStore>,
         cancel: &'a AtomicBool,
     ) -> Self {
         let mut config = args.sampling.config();
@@ -117,6 +124,8 @@ impl<'a> Generation<'a> {
             args,
             tokenizer,
             session,
+            store,
+            cached: 0,
             seed: config.seed,
             sampler: Sampler::new(config),
             cancel,
@@ -137,8 +146,12 @@ impl<'a> Generation<'a> {
             self.print(&self.tokenizer.decode(prompt, DecodeOptions::default())?)?;
         }
         let begin = Instant::now();
-        let mut output = self.session.feed(prompt, self.cancel)?;
+        self.cached = self.session.start(prompt, self.store.as_ref())?;
+        let mut output = self.session.feed(&prompt[self.cached..], self.cancel)?;
         self.prompt_time = begin.elapsed();
+        if self.store.is_some() {
+            self.session.keep();
+        }
         let begin = Instant::now();
         let room = (context - prompt.len()).saturating_add(1).min(self.args.n_predict as usize);
         while self.ids.len() < room {
@@ -166,7 +179,12 @@ impl<'a> Generation<'a> {
             }
         }
         self.decode_time = begin.elapsed();
-        self.flush()
+        self.flush()?;
+        if let Some(store) = &self.store {
+            self.session.keep();
+            self.session.persist(store)?;
+        }
+        Ok(())
     }
 
     /// Shows a token's text; true when a stop string appeared.
@@ -206,18 +224,24 @@ fn finish(args: &GenerateArgs, loaded: &Loaded, prompt_ids: Vec<u32>, generation
         load_ms: ms(loaded.load_time),
         prompt_ms: ms(generation.prompt_time),
         prompt_tokens: prompt_ids.len(),
+        cached_tokens: generation.cached,
         decode_ms: ms(generation.decode_time),
         decode_tokens: decoded,
-        prompt_per_s: per_second(prompt_ids.len(), generation.prompt_time),
+        prompt_per_s: per_second(prompt_ids.len() - generation.cached, generation.prompt_time),
         decode_per_s: per_second(decoded, generation.decode_time),
     };
     let mut stdout = std::io::stdout().lock();
     if !args.json {
         writeln!(stdout)?;
         eprintln!(
-            "\nload {:.0} ms, prompt {} tokens {:.1}/s, generated {} tokens {:.1}/s, cache {}, seed {}",
+            "\nload {:.0} ms, prompt {} tokens{} {:.1}/s, generated {} tokens {:.1}/s, cache {}, seed {}",
             timings.load_ms,
             timings.prompt_tokens,
+            if timings.cached_tokens > 0 {
+                format!(" ({} cached)", timings.cached_tokens)
+            } else {
+                String::new()
+            },
             timings.prompt_per_s,
             generation.ids.len(),
             timings.decode_per_s,

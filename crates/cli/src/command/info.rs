@@ -3,11 +3,15 @@
 use std::io::Write;
 
 use anyhow::Result;
+use lapidary_backend::KvFormat;
+use lapidary_engine::kv::KvSize;
+use lapidary_engine::{Config, DEFAULT_BATCH, Workspace};
 use lapidary_gguf::{Array, Gguf, GgufError, Value};
 use serde::Serialize;
 
 use crate::args::InfoArgs;
-use crate::load;
+use crate::load::{self, Device};
+use crate::memory::KvMemory;
 use crate::output::{Table, bytes, count, printable};
 
 #[derive(Serialize)]
@@ -28,6 +32,37 @@ struct Report {
     tensors: Option<Vec<TensorReport>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     metadata: Option<serde_json::Map<String, serde_json::Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kv: Option<KvReport>,
+}
+
+/// Memory, all in bytes.
+#[derive(Serialize)]
+struct KvReport {
+    /// The weights, as they are mapped.
+    weights: u64,
+    /// Activations of a prompt's batch.
+    working: u64,
+    /// What is free for keys and values beside the weights, if the system tells.
+    budget: Option<u64>,
+    /// Positions that the model was trained on.
+    context: usize,
+    formats: Vec<KvFormatReport>,
+}
+
+#[derive(Serialize)]
+struct KvFormatReport {
+    format: &'static str,
+    /// Of one position: layers with a sliding window, the others, both.
+    sliding_bytes_per_position: usize,
+    full_bytes_per_position: usize,
+    bytes_per_position: usize,
+    /// Of a thousand tokens beyond the window.
+    bytes_per_1000_tokens: usize,
+    /// Of a sequence of the whole context.
+    bytes_of_context: usize,
+    /// The longest sequence that fits the budget.
+    longest: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -51,6 +86,7 @@ pub fn run(args: InfoArgs) -> Result<()> {
     let mut report = describe(&gguf)?;
     report.tensors = args.tensors.then(|| tensors(&gguf));
     report.metadata = args.metadata.then(|| metadata(&gguf));
+    report.kv = if args.kv { Some(kv(&gguf)?) } else { None };
     let mut stdout = std::io::stdout().lock();
     if args.json {
         serde_json::to_writer(&mut stdout, &report)?;
@@ -82,8 +118,58 @@ fn describe(gguf: &Gguf) -> Result<Report, GgufError> {
         types: types(gguf),
         tensors: None,
         metadata: None,
+        kv: None,
         architecture,
     })
+}
+
+fn kv(gguf: &Gguf) -> Result<KvReport> {
+    let config = Config::from_gguf(gguf)?;
+    let weights = gguf.tensors().iter().filter_map(|t| t.bytes()).sum();
+    let budget = KvMemory::Auto.budget(weights);
+    let format = |format: KvFormat| {
+        let size = KvSize::new(&config, format, format);
+        let (sliding, full) = size.by_kind();
+        KvFormatReport {
+            format: format.name(),
+            sliding_bytes_per_position: sliding,
+            full_bytes_per_position: full,
+            bytes_per_position: size.per_position(),
+            bytes_per_1000_tokens: 1000 * full,
+            bytes_of_context: size.of_sequence(config.context_length, DEFAULT_BATCH),
+            longest: budget.map(|b| size.longest(b, config.context_length, DEFAULT_BATCH)),
+        }
+    };
+    Ok(KvReport {
+        weights,
+        working: Workspace::<Device>::bytes(&config, DEFAULT_BATCH, 1) as u64,
+        budget: budget.map(|b| b as u64),
+        context: config.context_length,
+        formats: KvFormat::ALL.map(format).into(),
+    })
+}
+
+fn render_kv(kv: &KvReport) -> String {
+    let mut memory = Table::new(&["memory", ">size"]);
+    memory.row(["weights".into(), bytes(kv.weights)]);
+    memory.row(["working memory".into(), bytes(kv.working)]);
+    let budget = kv.budget.map_or_else(|| "unknown".to_owned(), bytes);
+    memory.row(["free for keys and values".into(), budget]);
+    let context = format!(">{} positions", count(kv.context as u64));
+    let mut table =
+        Table::new(&["KV format", ">B/position", ">sliding", ">full", ">per 1k tokens", &context, ">fits"]);
+    for f in &kv.formats {
+        table.row([
+            f.format.to_owned(),
+            count(f.bytes_per_position as u64),
+            count(f.sliding_bytes_per_position as u64),
+            count(f.full_bytes_per_position as u64),
+            bytes(f.bytes_per_1000_tokens as u64),
+            bytes(f.bytes_of_context as u64),
+            f.longest.map_or_else(|| "-".to_owned(), |n| count(n as u64)),
+        ]);
+    }
+    format!("\n{}\n{}", memory.render(), table.render())
 }
 
 fn types(gguf: &Gguf) -> Vec<TypeReport> {
@@ -177,6 +263,9 @@ fn render(report: &Report) -> String {
         types.row([t.r#type.clone(), t.tensors.to_string(), bytes(t.bytes)]);
     }
     text += &format!("\n{}", types.render());
+    if let Some(kv) = &report.kv {
+        text += &render_kv(kv);
+    }
     if let Some(tensors) = &report.tensors {
         let mut table = Table::new(&["tensor", ">shape", "type", ">size"]);
         for t in tensors {

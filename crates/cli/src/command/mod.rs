@@ -4,6 +4,7 @@ pub mod bench;
 pub mod completions;
 pub mod convert;
 pub mod doctor;
+pub mod gate;
 pub mod generate;
 mod heads;
 pub mod info;

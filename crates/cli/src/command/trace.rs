@@ -86,7 +86,7 @@ impl Probe for Recorder {
         match point {
             Point::Embed | Point::LayerOut(_) | Point::FinalNorm => self.points.contains(&TracePoint::Hidden),
             Point::Router(_) => self.points.contains(&TracePoint::Router),
-            Point::AttentionOut(_) => false,
+            Point::AttentionHeads(_) | Point::AttentionOut(_) => false,
         }
     }
 
@@ -95,7 +95,7 @@ impl Probe for Recorder {
             Point::Embed => "hidden.0".to_owned(),
             Point::LayerOut(i) => format!("hidden.{}", i + 1),
             Point::FinalNorm => "final_norm".to_owned(),
-            Point::AttentionOut(_) | Point::Router(_) => return,
+            Point::AttentionHeads(_) | Point::AttentionOut(_) | Point::Router(_) => return,
         };
         self.push(name, cols, values);
     }

@@ -225,6 +225,8 @@ impl<B: Backend, P: Probe> Pass<'_, B, P> {
         };
         let pool = cache.pool(slot.group);
         backend.attention(&buffers.qkv, &attention, self.rows, pool, &mut buffers.attention)?;
+        let head_dims = Dims { rows: n_rows, cols: layout.heads * layout.head_dim };
+        self.tell(Point::AttentionHeads(i), &buffers.attention, head_dims)?;
         backend.linear(&buffers.attention, n_rows, &[&layer.attn_output], &mut buffers.branch, dims.cols)?;
         self.tell(Point::AttentionOut(i), &buffers.branch, dims)?;
         let post_norm = self.norm(&layer.post_attention_norm);

@@ -2,7 +2,7 @@
 
 use lapidary_backend::Backend;
 
-use super::config::Config;
+use super::config::{Config, ExpertSpec, LayerSpec};
 use crate::error::Result;
 
 /// Activations of up to `capacity` rows. Grows when a larger batch comes.
@@ -74,6 +74,18 @@ impl<B: Backend> Workspace<B> {
     /// An empty workspace; the first pass sizes it.
     pub fn new() -> Self {
         Self { rows: B::Rows::default(), buffers: None, capacity: 0, wanted_capacity: 0 }
+    }
+
+    /// Bytes that the activations of `rows` rows take, of which `wanted` want logits; what a backend pads is not counted.
+    pub fn bytes(config: &Config, rows: usize, wanted: usize) -> usize {
+        let hidden = config.hidden;
+        let layer = |l: &LayerSpec| l.heads.stride() + l.heads.heads * l.heads.head_dim + 3 * l.feed_forward;
+        let expert = |e: ExpertSpec| 4 * hidden + e.count + e.top_k * (3 * e.feed_forward + hidden);
+        let experts = config.layers.iter().filter_map(|l| l.experts).map(expert).max().unwrap_or(0);
+        let rotations: usize = config.ropes.iter().map(|r| r.dim).sum();
+        let per_layer = config.per_layer_dim.map_or(0, |dim| dim * (2 * config.layers.len() + 1));
+        let a_row = 3 * hidden + config.max_over_layers(layer) + rotations + experts + per_layer;
+        size_of::<f32>() * (rows * a_row + wanted * (2 * hidden + config.vocab))
     }
 
     /// Makes room for `rows` rows of which `wanted` want logits or states.
