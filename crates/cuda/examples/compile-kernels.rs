@@ -27,7 +27,10 @@ fn main() -> ExitCode {
             }
         }
         let n = Program::all().len();
-        println!("NVRTC {major}.{minor}, {arch}: {n} programs, {bytes} bytes, {:.1} s", begin.elapsed().as_secs_f64());
+        println!(
+            "NVRTC {major}.{minor}, {arch}: {n} programs, {bytes} bytes, {:.1} s",
+            begin.elapsed().as_secs_f64()
+        );
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -27,7 +27,8 @@ pub(crate) fn attend(
     let layout = attention.layout;
     let shared = layout.heads / layout.kv_heads;
     let together = shared.next_power_of_two().min(MAX_HEADS);
-    let kernel = kernels.get(["attend_1", "attend_2", "attend_4", "attend_8"][together.trailing_zeros() as usize]);
+    let kernel =
+        kernels.get(["attend_1", "attend_2", "attend_4", "attend_8"][together.trailing_zeros() as usize]);
     let merge = kernels.get("merge");
     let mut first_row = 0;
     while first_row < positions.len() {
@@ -40,7 +41,8 @@ pub(crate) fn attend(
         if max_spans > 65535 {
             return Err(device.unsupported(format!("attention over more than {} positions", 65535 * SPAN)));
         }
-        job.partial = partial.reserve(device, n_rows * row_len(max_spans), "partial attention")?.address(device);
+        job.partial =
+            partial.reserve(device, n_rows * row_len(max_spans), "partial attention")?.address(device);
         (job.first_row, job.max_spans) = (first_row as i32, max_spans as i32);
         let chunks = layout.kv_heads * shared.div_ceil(together);
         launch!(device, kernel, (chunks, n_rows, max_spans), THREADS, 0; job)?;

@@ -64,10 +64,14 @@ impl CudaBackend {
     /// When there is no driver, no compiler, no such device, or it is too old or fails.
     pub fn new(config: CudaConfig) -> std::result::Result<Self, CudaError> {
         let device = Device::open(config.device, config.program_cache)?;
-        let failed = |e: BackendError| CudaError::Driver { doing: "opening the device".into(), message: e.to_string() };
+        let failed = |e: BackendError| CudaError::Driver {
+            doing: "opening the device".into(),
+            message: e.to_string(),
+        };
         crate::compile::version()?;
         let rows = device.program(Program::Rows).map_err(failed)?;
-        let constants: Vec<f32> = rotation::signs().iter().chain(levels(4)).chain(levels(5)).copied().collect();
+        let constants: Vec<f32> =
+            rotation::signs().iter().chain(levels(4)).chain(levels(5)).copied().collect();
         let constants = Memory::copied(&device, &constants, "constants").map_err(failed)?;
         let not_finite = Memory::zeroed(&device, 1, "a flag").map_err(failed)?;
         Ok(Self {
@@ -106,6 +110,14 @@ impl CudaBackend {
             best = best.min(begin.elapsed().as_secs_f64());
         }
         Ok(2.0 * BYTES as f64 * f64::from(COPIES) / best)
+    }
+
+    /// Bytes of memory that are free.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn free_bytes(&self) -> Result<u64> {
+        self.device.free_bytes()
     }
 
     fn kernels(&self, program: Program) -> Result<Arc<Kernels>> {
@@ -250,7 +262,13 @@ impl Backend for CudaBackend {
         Ok(())
     }
 
-    fn rms_norm(&self, x: &CudaBuffer, norm: Norm<CudaBuffer>, dims: Dims, out: &mut CudaBuffer) -> Result<()> {
+    fn rms_norm(
+        &self,
+        x: &CudaBuffer,
+        norm: Norm<CudaBuffer>,
+        dims: Dims,
+        out: &mut CudaBuffer,
+    ) -> Result<()> {
         needs(x, dims.rows * dims.cols);
         needs(out, dims.rows * dims.cols);
         if dims.rows == 0 {
@@ -324,7 +342,12 @@ impl Backend for CudaBackend {
             rows.positions(&self.device), self.address(frequencies), half as i32, self.address(out))
     }
 
-    fn head_norm_rope(&self, qkv: &mut CudaBuffer, n_rows: usize, heads: &HeadNormRope<CudaBuffer>) -> Result<()> {
+    fn head_norm_rope(
+        &self,
+        qkv: &mut CudaBuffer,
+        n_rows: usize,
+        heads: &HeadNormRope<CudaBuffer>,
+    ) -> Result<()> {
         let layout = heads.layout;
         needs(qkv, n_rows * layout.stride());
         needs(heads.rope, n_rows * layout.head_dim);
@@ -482,7 +505,8 @@ impl Backend for CudaBackend {
             self.address(scores), n_experts as i32, top_k as i32, self.optional(expert_scale), experts, weights)?;
         if let Some(tiles) = routing.most_tiles() {
             let tile_experts = routing.tile_experts.reserve(device, tiles, "expert tiles")?.address(device);
-            let tile_choices = routing.tile_choices.reserve(device, TILE * tiles, "expert tiles")?.address(device);
+            let tile_choices =
+                routing.tile_choices.reserve(device, TILE * tiles, "expert tiles")?.address(device);
             let n_tiles = routing.n_tiles.reserve(device, 1, "expert tiles")?.address(device);
             launch!(device, self.rows.get("group_choices"), (1, 1, 1), THREADS, 8 * n_experts;
                 experts, choices as i32, n_experts as i32, tile_experts, tile_choices, n_tiles)?;
@@ -524,7 +548,9 @@ impl Backend for CudaBackend {
             None => ("experts_1", 1, choices),
         };
         if height > MAX_GRID {
-            return Err(device.unsupported(format!("{choices} expert choices in one batch; use smaller batches")));
+            return Err(
+                device.unsupported(format!("{choices} expert choices in one batch; use smaller batches"))
+            );
         }
         let u32s = |scratch: &Scratch<u32>| scratch.get().map_or(0, |m| m.address(device));
         for mut launch in launches(device, matrices, rows) {
@@ -543,7 +569,13 @@ impl Backend for CudaBackend {
         Ok(())
     }
 
-    fn combine(&self, y: &CudaBuffer, routing: &CudaRouting, cols: usize, out: &mut CudaBuffer) -> Result<()> {
+    fn combine(
+        &self,
+        y: &CudaBuffer,
+        routing: &CudaRouting,
+        cols: usize,
+        out: &mut CudaBuffer,
+    ) -> Result<()> {
         let n = routing.rows * cols;
         let (Some(weights), true) = (routing.weights.get(), n > 0) else { return Ok(()) };
         needs(y, routing.choices() * cols);

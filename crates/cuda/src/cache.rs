@@ -99,7 +99,9 @@ mod tests {
         cache.store(&key, b"code").unwrap();
         assert_eq!(cache.load(&key).as_deref(), Some(&b"code"[..]));
         let whole = std::fs::read(cache.path(&key)).unwrap();
-        for damaged in [&whole[..whole.len() - 1], &whole[..5], b"", b"something else of more than thirty-two bytes"] {
+        for damaged in
+            [&whole[..whole.len() - 1], &whole[..5], b"", b"something else of more than thirty-two bytes"]
+        {
             std::fs::write(cache.path(&key), damaged).unwrap();
             assert_eq!(cache.load(&key), None);
         }

@@ -120,6 +120,12 @@ impl Device {
         self.stream.synchronize().map_err(|e| self.driver_error(e))
     }
 
+    /// Bytes of memory that are free.
+    pub(crate) fn free_bytes(&self) -> Result<u64, BackendError> {
+        let (free, _) = self.context.mem_get_info().map_err(|e| self.driver_error(e))?;
+        Ok(free as u64)
+    }
+
     /// The architecture to compile for.
     fn arch(&self) -> String {
         let (major, minor) = self.found.capability;
@@ -156,12 +162,14 @@ impl Device {
             // A cache that cannot be written to costs time, not results.
             let _ = cache.store(&key, &code);
         }
-        self.functions(program, code).map_err(CudaError::driver(format!("loading the program {}", program.name())))
+        self.functions(program, code)
+            .map_err(CudaError::driver(format!("loading the program {}", program.name())))
     }
 
     fn functions(&self, program: Program, code: Vec<u8>) -> Result<Kernels, DriverError> {
         let module = self.context.load_module(Ptx::from_binary(code))?;
-        let functions = program.kernels().iter().map(|name| module.load_function(name)).collect::<Result<_, _>>()?;
+        let functions =
+            program.kernels().iter().map(|name| module.load_function(name)).collect::<Result<_, _>>()?;
         Ok(Kernels { program, functions })
     }
 

@@ -112,7 +112,9 @@ impl CudaKvPool {
         if self.stale {
             let addresses: Vec<u64> =
                 self.blocks.iter().map(|b| b.as_ref().map_or(0, |b| b.address(device))).collect();
-            self.addresses.reserve(device, addresses.len(), "the table of blocks")?.write(device, &addresses, 0)?;
+            self.addresses
+                .reserve(device, addresses.len(), "the table of blocks")?
+                .write(device, &addresses, 0)?;
             self.stale = false;
         }
         Ok(self.addresses(device))

@@ -50,9 +50,14 @@ pub(crate) fn launches(device: &Device, matrices: &[&CudaMatrix], rows: usize) -
     let mut all: Vec<Launch> = Vec::new();
     let mut column = 0;
     for matrix in matrices {
-        let extend = all.last().is_some_and(|l| l.ty == matrix.ty && (l.product.n_matrices as usize) < MAX_MATRICES);
+        let extend =
+            all.last().is_some_and(|l| l.ty == matrix.ty && (l.product.n_matrices as usize) < MAX_MATRICES);
         if !extend {
-            let product = Product { cols: matrix.cols as i32, row_bytes: matrix.row_bytes as u64, ..Product::default() };
+            let product = Product {
+                cols: matrix.cols as i32,
+                row_bytes: matrix.row_bytes as u64,
+                ..Product::default()
+            };
             all.push(Launch { ty: matrix.ty, product, blocks: 0 });
         }
         let launch = all.last_mut().expect("pushed above");

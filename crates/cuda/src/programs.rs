@@ -83,10 +83,19 @@ impl Program {
                 "combine",
                 "clear",
             ],
-            Self::Matrix(_) => {
-                &["linear_1", "linear_2", "linear_4", "linear_8", "experts_1", "experts_8", "embed", "row_dots"]
+            Self::Matrix(_) => &[
+                "linear_1",
+                "linear_2",
+                "linear_4",
+                "linear_8",
+                "experts_1",
+                "experts_8",
+                "embed",
+                "row_dots",
+            ],
+            Self::Cache(..) => {
+                &["kv_store", "kv_copy", "attend_1", "attend_2", "attend_4", "attend_8", "merge"]
             }
-            Self::Cache(..) => &["kv_store", "kv_copy", "attend_1", "attend_2", "attend_4", "attend_8", "merge"],
         }
     }
 }
