@@ -58,6 +58,7 @@ __device__ __forceinline__ void store_vector(const float* from, u8* to, float* s
 extern "C" __global__ void __launch_bounds__(THREADS)
 kv_store(const float* qkv, int heads, const u32* cells, const u32* positions, const u64* blocks, int layer,
          const __grid_constant__ Layout l, const float* table, u64* flag) {
+    wait_for_previous();
     const int head = blockIdx.x, row = blockIdx.y;
     const float* key = qkv + (size_t(row) * (heads + 2 * l.kv_heads) + heads + head) * l.head_dim;
     const u32 cell = cells[row], slot = cell % l.block_len;
@@ -73,6 +74,7 @@ kv_store(const float* qkv, int heads, const u32* cells, const u32* positions, co
 
 // Copies a cell in all layers; one block a layer and head (x).
 extern "C" __global__ void kv_copy(const u64* blocks, u32 from, u32 to, const __grid_constant__ Layout l) {
+    wait_for_previous();
     u8* source = l.head(blocks[from / l.block_len], 0, 0) + blockIdx.x * l.head_bytes;
     u8* target = l.head(blocks[to / l.block_len], 0, 0) + blockIdx.x * l.head_bytes;
     from %= l.block_len, to %= l.block_len;
@@ -118,6 +120,7 @@ __device__ __forceinline__ int first_position(const Attention& a, int position) 
 // One span (z) of one row (y) for up to G query heads that share a key/value head (x).
 template <int G>
 __device__ __forceinline__ void attend(const Attention& a) {
+    wait_for_previous();
     const Layout& l = a.layout;
     const int row = a.first_row + blockIdx.y, position = a.positions[row], dim = l.head_dim;
     const int first = first_position(a, position), span = first / SPAN + blockIdx.z;
@@ -230,6 +233,7 @@ ATTEND(attend_8, 8)
 
 // Adds the spans of head x of row y.
 extern "C" __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ Attention a) {
+    wait_for_previous();
     __shared__ float mixed[MAX_HEAD];
     const int head = blockIdx.x, row = a.first_row + blockIdx.y, position = a.positions[row], dim = a.layout.head_dim;
     const int spans = position / SPAN - first_position(a, position) / SPAN + 1;

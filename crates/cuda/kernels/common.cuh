@@ -30,6 +30,16 @@ __device__ __forceinline__ int clamp(int x, int low, int high) { return max(low,
 
 __device__ __forceinline__ float infinity() { return __uint_as_float(0x7f800000u); }
 
+// From compute capability 9.0 on a kernel is started while the one before it still runs. This waits until that one has ended
+// and its writes are seen, and lets the next one start; every kernel calls it before it reads or writes anything but
+// weights.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Sum over the lanes of a warp: pairs 16 apart, then 8, 4, 2, 1. All lanes get it.
 __device__ __forceinline__ float warp_sum(float x) {
     for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);

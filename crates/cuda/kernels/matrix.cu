@@ -43,6 +43,15 @@ __device__ __forceinline__ void product(const Product& p) {
     const int first = group * M, rows = p.rows[which];
 
     const u8* weights = p.weights[which];
+    if constexpr (R == 1 && !EXPERTS) {
+        // Weights come into the L2 cache while the kernel before this one ends.
+        const u64 begin = first * p.row_bytes, end = min(first + M, rows) * p.row_bytes;
+        const int prefetching = shared_columns ? threadIdx.x : lane, step = shared_columns ? 4 * WARP : WARP;
+        for (u64 at = begin + 128 * prefetching; at < end; at += 128 * step) {
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(weights + at));
+        }
+    }
+    wait_for_previous();
     int input[R], output[R];
     if constexpr (EXPERTS) {
         u32 expert;
@@ -118,6 +127,7 @@ PRODUCT(experts_8, 8, 4, true)
 
 // out[r, :] = scale * table[tokens[r], :]; one block a row.
 extern "C" __global__ void embed(const u8* table, u64 row_bytes, int cols, const u32* tokens, float scale, float* out) {
+    wait_for_previous();
     const u8* row = table + tokens[blockIdx.x] * row_bytes;
     out += size_t(blockIdx.x) * cols;
     EACH(q, (cols + 7) / 8) {
@@ -133,6 +143,7 @@ extern "C" __global__ void embed(const u8* table, u64 row_bytes, int cols, const
 
 // out[i] = dot(x, matrix[ids[i], :]) in double precision; one block of 128 threads an id.
 extern "C" __global__ void row_dots(const u8* matrix, u64 row_bytes, int cols, const u32* ids, const float* x, float* out) {
+    wait_for_previous();
     __shared__ double sums[128];
     const u8* row = matrix + ids[blockIdx.x] * row_bytes;
     double sum = 0.0;

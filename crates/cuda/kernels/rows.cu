@@ -12,6 +12,7 @@ __device__ __forceinline__ float inverse_rms(const float* x, int cols, float eps
 // out = x * inverse_rms(x) * weight; one block a row. A missing weight is 1.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 rms_norm(const float* x, const float* weight, float eps, int cols, float* out) {
+    wait_for_previous();
     __shared__ float scratch[NORM_THREADS / WARP];
     x += size_t(blockIdx.x) * cols;
     out += size_t(blockIdx.x) * cols;
@@ -22,6 +23,7 @@ rms_norm(const float* x, const float* weight, float eps, int cols, float* out) {
 // x = (x + norm(y)) * scale; one block a row. `scale` has n_scales elements: none, one, or one a column.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 add_norm(float* x, const float* y, const float* weight, float eps, const float* scale, int n_scales, int cols) {
+    wait_for_previous();
     __shared__ float scratch[NORM_THREADS / WARP];
     x += size_t(blockIdx.x) * cols;
     y += size_t(blockIdx.x) * cols;
@@ -34,6 +36,7 @@ add_norm(float* x, const float* y, const float* weight, float eps, const float* 
 
 // Cosines, then sines, of position * frequency; one block a row. The angle is rounded to float as in the reference.
 extern "C" __global__ void rope_table(const u32* positions, const float* frequencies, int half, float* out) {
+    wait_for_previous();
     const float position = float(positions[blockIdx.x]);
     out += size_t(blockIdx.x) * 2 * half;
     EACH(i, half) {
@@ -70,6 +73,7 @@ __device__ __forceinline__ void norm_and_rotate(float* head, int dim, const floa
 extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
 head_norm_rope(float* qkv, int heads, int kv_heads, int dim, const float* q_norm, const float* k_norm, int source,
                const float* tables, float eps) {
+    wait_for_previous();
     __shared__ float scratch[HEAD_THREADS / WARP];
     float* row = qkv + size_t(blockIdx.y) * (heads + 2 * kv_heads) * dim;
     const float* table = tables + size_t(blockIdx.y) * dim;
@@ -94,6 +98,7 @@ head_norm_rope(float* qkv, int heads, int kv_heads, int dim, const float* q_norm
 // out[r, i] = gelu_tanh(gate[r, i]) * up[r, i]; a thread an element.
 extern "C" __global__ void gated_activation(const float* gate, int gate_stride, const float* up, int up_stride, int rows,
                                             int cols, float* out) {
+    wait_for_previous();
     const size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (at >= size_t(rows) * cols) return;
     const size_t row = at / cols, i = at % cols;
@@ -104,6 +109,7 @@ extern "C" __global__ void gated_activation(const float* gate, int gate_stride, 
 
 // x = cap * tanh(x / cap); a thread an element.
 extern "C" __global__ void softcap(float* x, float cap, u64 len) {
+    wait_for_previous();
     const size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (at < len) x[at] = cap * tanhf(x[at] / cap);
 }
@@ -116,6 +122,7 @@ struct RowIds {
 
 // out[i, :] = x[ids[i], :]; one block a row.
 extern "C" __global__ void gather(const float* x, const __grid_constant__ RowIds rows, int cols, float* out) {
+    wait_for_previous();
     const float* from = x + size_t(rows.ids[blockIdx.x]) * cols;
     EACH(i, cols) out[size_t(blockIdx.x) * cols + i] = from[i];
 }
@@ -130,6 +137,7 @@ __device__ __forceinline__ bool before(float x, int a, float y, int b) {
 // Softmax over the scores of a row and its top_k; one warp a row. Shared memory: n_experts floats, then as many bytes.
 extern "C" __global__ void route(const float* scores, int n_experts, int top_k, const float* expert_scale, u32* experts,
                                  float* weights) {
+    wait_for_previous();
     extern __shared__ float exps[];
     u8* taken = reinterpret_cast<u8*>(exps + n_experts);
     scores += size_t(blockIdx.x) * n_experts;
@@ -175,6 +183,7 @@ extern "C" __global__ void route(const float* scores, int n_experts, int top_k, 
 // within an expert's tiles is arbitrary: no result depends on it.
 extern "C" __global__ void group_choices(const u32* experts, int n_choices, int n_experts, u32* tile_experts,
                                          int* tile_choices, u32* n_tiles) {
+    wait_for_previous();
     extern __shared__ u32 counts[];
     u32* starts = counts + n_experts;
     EACH(e, n_experts) counts[e] = 0;
@@ -205,6 +214,7 @@ extern "C" __global__ void group_choices(const u32* experts, int n_choices, int 
 
 // out[r, :] = sum_j weights[r, j] * y[r * top_k + j, :], j ascending; a thread an element.
 extern "C" __global__ void combine(const float* y, const float* weights, int top_k, int rows, int cols, float* out) {
+    wait_for_previous();
     const size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (at >= size_t(rows) * cols) return;
     const size_t row = at / cols, i = at % cols;
@@ -214,4 +224,7 @@ extern "C" __global__ void combine(const float* y, const float* weights, int top
 }
 
 // Resets a flag.
-extern "C" __global__ void clear(u64* flag) { *flag = 0; }
+extern "C" __global__ void clear(u64* flag) {
+    wait_for_previous();
+    *flag = 0;
+}

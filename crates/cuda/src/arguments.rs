@@ -1,6 +1,6 @@
 //! Kernel arguments that are passed by value; each has a twin in the kernels' sources.
 
-use cudarc::driver::DeviceRepr;
+use bytemuck::{Pod, Zeroable};
 
 /// An address on the device.
 pub(crate) type Address = u64;
@@ -9,7 +9,7 @@ pub(crate) type Address = u64;
 pub(crate) const MAX_MATRICES: usize = 4;
 
 /// `Product` of `matrix.cu`.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Product {
     pub weights: [Address; MAX_MATRICES],
@@ -29,20 +29,22 @@ pub(crate) struct Product {
     pub n_rows: i32,
     pub out_stride: i32,
     pub divisor: i32,
+    /// Makes the size a multiple of eight bytes.
+    pub padding: u32,
 }
 
 /// Rows that [`RowIds`] holds.
 pub(crate) const GATHERED: usize = 256;
 
 /// `RowIds` of `rows.cu`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct RowIds {
     pub ids: [u32; GATHERED],
 }
 
 /// `Layout` of `turbo.cuh`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Layout {
     pub head_bytes: u64,
@@ -59,7 +61,7 @@ pub(crate) struct Layout {
 }
 
 /// `Attention` of `cache.cu`.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct AttentionJob {
     pub qkv: Address,
@@ -79,12 +81,3 @@ pub(crate) struct AttentionJob {
     pub first_row: i32,
     pub max_spans: i32,
 }
-
-// SAFETY: plain integers and floats in C layout, the same as their twins.
-unsafe impl DeviceRepr for Product {}
-// SAFETY: as above.
-unsafe impl DeviceRepr for RowIds {}
-// SAFETY: as above.
-unsafe impl DeviceRepr for Layout {}
-// SAFETY: as above.
-unsafe impl DeviceRepr for AttentionJob {}

@@ -1,5 +1,7 @@
 //! Attention: which kernels, over which spans.
 
+use std::sync::Arc;
+
 use lapidary_backend::{Attention, Result};
 
 use crate::arguments::AttentionJob;
@@ -17,7 +19,7 @@ const PARTIAL: usize = 16 << 20;
 
 /// Attends the rows at `positions`. `job` lacks what depends on the rows taken together.
 pub(crate) fn attend(
-    device: &Device,
+    device: &Arc<Device>,
     kernels: &Kernels,
     attention: &Attention,
     positions: &[u32],
@@ -45,8 +47,8 @@ pub(crate) fn attend(
             partial.reserve(device, n_rows * row_len(max_spans), "partial attention")?.address(device);
         (job.first_row, job.max_spans) = (first_row as i32, max_spans as i32);
         let chunks = layout.kv_heads * shared.div_ceil(together);
-        launch!(device, kernel, (chunks, n_rows, max_spans), THREADS, 0; job)?;
-        launch!(device, merge, (layout.heads, n_rows, 1), THREADS, 0; job)?;
+        launch!(device, kernel, (chunks, n_rows, max_spans), THREADS, 0; job);
+        launch!(device, merge, (layout.heads, n_rows, 1), THREADS, 0; job);
         first_row += n_rows;
     }
     Ok(())

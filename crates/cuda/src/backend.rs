@@ -46,7 +46,7 @@ pub struct CudaConfig {
 
 /// A CUDA GPU as a device.
 pub struct CudaBackend {
-    device: Device,
+    device: Arc<Device>,
     rows: Arc<Kernels>,
     /// Signs of the rotation and levels of the TurboQuant formats.
     constants: Memory<f32>,
@@ -63,7 +63,7 @@ impl CudaBackend {
     /// # Errors
     /// When there is no driver, no compiler, no such device, or it is too old or fails.
     pub fn new(config: CudaConfig) -> std::result::Result<Self, CudaError> {
-        let device = Device::open(config.device, config.program_cache)?;
+        let device = Arc::new(Device::open(config.device, config.program_cache)?);
         let failed = |e: BackendError| CudaError::Driver {
             doing: "opening the device".into(),
             message: e.to_string(),
@@ -144,7 +144,7 @@ impl CudaBackend {
             return Ok(());
         }
         let address = self.not_finite.address(&self.device);
-        launch!(&self.device, self.rows.get("clear"), (1, 1, 1), 1, 0; address)?;
+        launch!(self.device, self.rows.get("clear"), (1, 1, 1), 1, 0; address);
         let part = if flag[0] >> 62 & 1 == 0 { "key" } else { "value" };
         let (layer, position) = ((flag[0] >> 32 & 0x3fff_ffff) as usize, flag[0] as u32);
         Err(BackendError::NotFinite { part, layer, position })
@@ -220,7 +220,7 @@ impl Backend for CudaBackend {
         let blocks = pool.update(&self.device)?;
         for &(from, to) in cells {
             let grid = (spec.layers * spec.kv_heads, 1, 1);
-            launch!(&self.device, kernels.get("kv_copy"), grid, CACHE_THREADS, 0; blocks, from, to, pool.layout())?;
+            launch!(self.device, kernels.get("kv_copy"), grid, CACHE_THREADS, 0; blocks, from, to, pool.layout());
         }
         Ok(())
     }
@@ -247,7 +247,8 @@ impl Backend for CudaBackend {
         let kernels = self.kernels(Program::Matrix(table.ty))?;
         launch!(device, kernels.get("embed"), (n_rows, 1, 1), MATRIX_THREADS, 0;
             table.memory.address(device), table.row_bytes as u64, table.cols as i32, rows.tokens(device), scale,
-            self.address(out))
+            self.address(out));
+        Ok(())
     }
 
     fn gather(&self, x: &CudaBuffer, rows: &[u32], cols: usize, out: &mut CudaBuffer) -> Result<()> {
@@ -256,8 +257,8 @@ impl Backend for CudaBackend {
             let mut ids = RowIds { ids: [0; GATHERED] };
             ids.ids[..rows.len()].copy_from_slice(rows);
             let target = out.memory.address_of(&self.device, part * GATHERED * cols);
-            launch!(&self.device, self.rows.get("gather"), (rows.len(), 1, 1), THREADS, 0;
-                self.address(x), ids, cols as i32, target)?;
+            launch!(self.device, self.rows.get("gather"), (rows.len(), 1, 1), THREADS, 0;
+                self.address(x), ids, cols as i32, target);
         }
         Ok(())
     }
@@ -274,8 +275,9 @@ impl Backend for CudaBackend {
         if dims.rows == 0 {
             return Ok(());
         }
-        launch!(&self.device, self.rows.get("rms_norm"), (dims.rows, 1, 1), THREADS, 0;
-            self.address(x), self.optional(norm.weight), norm.eps, dims.cols as i32, self.address(out))
+        launch!(self.device, self.rows.get("rms_norm"), (dims.rows, 1, 1), THREADS, 0;
+            self.address(x), self.optional(norm.weight), norm.eps, dims.cols as i32, self.address(out));
+        Ok(())
     }
 
     fn linear(
@@ -309,7 +311,7 @@ impl Backend for CudaBackend {
                 launch.product.n_rows = part as i32;
                 launch.product.out_stride = out_stride as i32;
                 let grid = (launch.blocks, part.div_ceil(rows), 1);
-                launch!(&self.device, kernels.get(name), grid, MATRIX_THREADS, 0; launch.product)?;
+                launch!(self.device, kernels.get(name), grid, MATRIX_THREADS, 0; launch.product);
             }
         }
         Ok(())
@@ -327,7 +329,7 @@ impl Backend for CudaBackend {
         let out = Memory::<f32>::zeroed(device, ids.len(), "products")?;
         launch!(device, kernels.get("row_dots"), (ids.len(), 1, 1), MATRIX_THREADS, 0;
             matrix.memory.address(device), matrix.row_bytes as u64, matrix.cols as i32, list.address(device),
-            x.memory.address_of(device, row * matrix.cols), out.address(device))?;
+            x.memory.address_of(device, row * matrix.cols), out.address(device));
         out.read(device, 0, &mut dots)?;
         Ok(dots)
     }
@@ -338,8 +340,9 @@ impl Backend for CudaBackend {
             return Ok(());
         }
         needs(out, n_rows * 2 * half);
-        launch!(&self.device, self.rows.get("rope_table"), (n_rows, 1, 1), MATRIX_THREADS, 0;
-            rows.positions(&self.device), self.address(frequencies), half as i32, self.address(out))
+        launch!(self.device, self.rows.get("rope_table"), (n_rows, 1, 1), MATRIX_THREADS, 0;
+            rows.positions(&self.device), self.address(frequencies), half as i32, self.address(out));
+        Ok(())
     }
 
     fn head_norm_rope(
@@ -365,10 +368,10 @@ impl Backend for CudaBackend {
         let row_words = layout.stride();
         for begin in (0..n_rows).step_by(MAX_GRID) {
             let part = (n_rows - begin).min(MAX_GRID);
-            launch!(&self.device, self.rows.get("head_norm_rope"), (n_heads, part, 1), HEAD_THREADS, 0;
+            launch!(self.device, self.rows.get("head_norm_rope"), (n_heads, part, 1), HEAD_THREADS, 0;
                 qkv.memory.address_of(&self.device, begin * row_words), layout.heads as i32, layout.kv_heads as i32,
                 layout.head_dim as i32, self.address(heads.q_norm), k_norm, source,
-                heads.rope.memory.address_of(&self.device, begin * layout.head_dim), heads.eps)?;
+                heads.rope.memory.address_of(&self.device, begin * layout.head_dim), heads.eps);
         }
         Ok(())
     }
@@ -401,7 +404,7 @@ impl Backend for CudaBackend {
             launch!(device, kernels.get("kv_store"), (layout.kv_heads, part, 2), CACHE_THREADS, 0;
                 qkv.memory.address_of(device, begin * layout.stride()), layout.heads as i32, store + 4 * begin as u64,
                 positions + 4 * begin as u64, blocks, layer as i32, pool.layout(), self.constants.address(device),
-                self.not_finite.address(device))?;
+                self.not_finite.address(device));
         }
         Ok(())
     }
@@ -457,9 +460,10 @@ impl Backend for CudaBackend {
         needs(up.buffer, columns_len(&up, dims));
         needs(out, n);
         let address = |c: &Columns<CudaBuffer>| c.buffer.memory.address_of(&self.device, c.offset);
-        launch!(&self.device, self.rows.get("gated_activation"), (n.div_ceil(THREADS), 1, 1), THREADS, 0;
+        launch!(self.device, self.rows.get("gated_activation"), (n.div_ceil(THREADS), 1, 1), THREADS, 0;
             address(&gate), gate.stride as i32, address(&up), up.stride as i32, dims.rows as i32, dims.cols as i32,
-            self.address(out))
+            self.address(out));
+        Ok(())
     }
 
     fn add_norm(
@@ -475,9 +479,10 @@ impl Backend for CudaBackend {
         if dims.rows == 0 {
             return Ok(());
         }
-        launch!(&self.device, self.rows.get("add_norm"), (dims.rows, 1, 1), THREADS, 0;
+        launch!(self.device, self.rows.get("add_norm"), (dims.rows, 1, 1), THREADS, 0;
             self.address(x), self.address(y), self.optional(norm.weight), norm.eps, self.optional(scale),
-            scale.map_or(0, |s| s.len as i32), dims.cols as i32)
+            scale.map_or(0, |s| s.len as i32), dims.cols as i32);
+        Ok(())
     }
 
     fn route(
@@ -502,14 +507,14 @@ impl Backend for CudaBackend {
         let experts = routing.experts.reserve(device, choices, "expert choices")?.address(device);
         let weights = routing.weights.reserve(device, choices, "expert weights")?.address(device);
         launch!(device, self.rows.get("route"), (dims.rows, 1, 1), 32, 5 * n_experts;
-            self.address(scores), n_experts as i32, top_k as i32, self.optional(expert_scale), experts, weights)?;
+            self.address(scores), n_experts as i32, top_k as i32, self.optional(expert_scale), experts, weights);
         if let Some(tiles) = routing.most_tiles() {
             let tile_experts = routing.tile_experts.reserve(device, tiles, "expert tiles")?.address(device);
             let tile_choices =
                 routing.tile_choices.reserve(device, TILE * tiles, "expert tiles")?.address(device);
             let n_tiles = routing.n_tiles.reserve(device, 1, "expert tiles")?.address(device);
             launch!(device, self.rows.get("group_choices"), (1, 1, 1), THREADS, 8 * n_experts;
-                experts, choices as i32, n_experts as i32, tile_experts, tile_choices, n_tiles)?;
+                experts, choices as i32, n_experts as i32, tile_experts, tile_choices, n_tiles);
             routing.tiles = Some(tiles);
         }
         Ok(())
@@ -564,7 +569,7 @@ impl Backend for CudaBackend {
             launch.product.n_rows = choices as i32;
             launch.product.out_stride = out_stride as i32;
             launch.product.divisor = divisor as i32;
-            launch!(device, kernels.get(name), (launch.blocks, height, 1), MATRIX_THREADS, 0; launch.product)?;
+            launch!(device, kernels.get(name), (launch.blocks, height, 1), MATRIX_THREADS, 0; launch.product);
         }
         Ok(())
     }
@@ -580,9 +585,10 @@ impl Backend for CudaBackend {
         let (Some(weights), true) = (routing.weights.get(), n > 0) else { return Ok(()) };
         needs(y, routing.choices() * cols);
         needs(out, n);
-        launch!(&self.device, self.rows.get("combine"), (n.div_ceil(THREADS), 1, 1), THREADS, 0;
+        launch!(self.device, self.rows.get("combine"), (n.div_ceil(THREADS), 1, 1), THREADS, 0;
             self.address(y), weights.address(&self.device), routing.top_k as i32, routing.rows as i32, cols as i32,
-            self.address(out))
+            self.address(out));
+        Ok(())
     }
 
     fn softcap(&self, x: &mut CudaBuffer, cap: f32, len: usize) -> Result<()> {
@@ -590,7 +596,8 @@ impl Backend for CudaBackend {
         if len == 0 {
             return Ok(());
         }
-        launch!(&self.device, self.rows.get("softcap"), (len.div_ceil(THREADS), 1, 1), THREADS, 0;
-            self.address(x), cap, len as u64)
+        launch!(self.device, self.rows.get("softcap"), (len.div_ceil(THREADS), 1, 1), THREADS, 0;
+            self.address(x), cap, len as u64);
+        Ok(())
     }
 }

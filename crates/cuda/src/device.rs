@@ -1,17 +1,19 @@
 //! A device: its context, its stream, and the programs loaded on it.
 
 use std::collections::HashMap;
+use std::ffi::CString;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use cudarc::driver::result::module;
 use cudarc::driver::sys::{self, CUdevice_attribute_enum as Attribute};
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, DriverError};
-use cudarc::nvrtc::Ptx;
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
 use lapidary_backend::BackendError;
 
 use crate::cache::{Key, ProgramCache};
 use crate::compile;
 use crate::error::{CudaError, describe};
 use crate::programs::Program;
+use crate::queue::{Function, Queue, Shape};
 
 /// Least compute capability, major part.
 const MIN_MAJOR: i32 = 8;
@@ -60,19 +62,21 @@ fn found(index: usize) -> Result<Found, CudaError> {
 /// The functions of a loaded program, in the order of [`Program::kernels`].
 pub(crate) struct Kernels {
     program: Program,
-    functions: Vec<CudaFunction>,
+    functions: Vec<Function>,
 }
 
 impl Kernels {
     /// A function by its name.
-    pub(crate) fn get(&self, name: &str) -> &CudaFunction {
+    pub(crate) fn get(&self, name: &str) -> Function {
         let at = self.program.kernels().iter().position(|&n| n == name);
-        &self.functions[at.expect("a kernel of this program")]
+        self.functions[at.expect("a kernel of this program")]
     }
 }
 
 /// An opened device.
 pub(crate) struct Device {
+    /// Dropped before the context that its graphs belong to.
+    queue: Mutex<Queue>,
     found: Found,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -98,7 +102,15 @@ impl Device {
         // SAFETY: everything is enqueued on one stream, so that no buffer needs events to order its uses.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(|e| CudaError::driver(opening())(e))?;
-        Ok(Self { found, context, stream, cache, compiler: OnceLock::new(), programs: Mutex::default() })
+        Ok(Self {
+            found,
+            context,
+            stream,
+            cache,
+            compiler: OnceLock::new(),
+            programs: Mutex::default(),
+            queue: Mutex::default(),
+        })
     }
 
     pub(crate) fn found(&self) -> &Found {
@@ -115,8 +127,27 @@ impl Device {
         &self.stream
     }
 
-    /// Waits for what was enqueued.
+    /// Enqueues a launch whose arguments `fill` adds.
+    pub(crate) fn enqueue(&self, function: Function, shape: Shape, fill: impl FnOnce(&mut Queue)) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.begin(function, shape);
+        fill(&mut queue);
+    }
+
+    /// Sends the launches that wait to the device. To be called before memory that they may use is written, read or freed.
+    pub(crate) fn send(&self) -> Result<(), BackendError> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        self.context.bind_to_thread().map_err(|e| self.driver_error(e))?;
+        // Kernels wait for the one before them from compute capability 9.0 on.
+        let overlap = self.found.capability.0 >= 9;
+        // SAFETY: the context is current. Arguments are those of the kernels by the contract of `launch!`; memory that they
+        // point to is freed in the order of the stream, after `send`.
+        unsafe { queue.send(self.stream.cu_stream(), overlap) }.map_err(|e| self.driver_error(e))
+    }
+
+    /// Sends what waits, and waits for everything.
     pub(crate) fn synchronize(&self) -> Result<(), BackendError> {
+        self.send()?;
         self.stream.synchronize().map_err(|e| self.driver_error(e))
     }
 
@@ -167,10 +198,16 @@ impl Device {
     }
 
     fn functions(&self, program: Program, code: Vec<u8>) -> Result<Kernels, DriverError> {
-        let module = self.context.load_module(Ptx::from_binary(code))?;
-        let functions =
-            program.kernels().iter().map(|name| module.load_function(name)).collect::<Result<_, _>>()?;
-        Ok(Kernels { program, functions })
+        self.context.bind_to_thread()?;
+        // The module stays loaded for as long as the context lives.
+        // SAFETY: the code is a whole cubin, made by the compiler or checked against its hash.
+        let module = unsafe { module::load_data(code.as_ptr().cast()) }?;
+        let function = |name: &&str| {
+            let name = CString::new(*name).expect("a name without zeros");
+            // SAFETY: the module was loaded above.
+            unsafe { module::get_function(module, name) }.map(Function)
+        };
+        Ok(Kernels { program, functions: program.kernels().iter().map(function).collect::<Result<_, _>>()? })
     }
 
     /// An error of this device.
@@ -189,27 +226,21 @@ impl Device {
     }
 }
 
-/// Enqueues a kernel: device, function, grid, threads a block and bytes of shared memory; then its arguments.
+/// Enqueues a kernel: device, function, grid, threads a block and bytes of shared memory; then its arguments, which must be
+/// those of the kernel in its order and types. Addresses among them must be of [`Memory`](crate::memory::Memory) of this
+/// device, as long as the shapes say; that is the caller's responsibility by the trait's contract, and checked by the
+/// operations where it is cheap.
 macro_rules! launch {
     ($device:expr, $kernel:expr, $grid:expr, $threads:expr, $shared:expr; $($argument:expr),+ $(,)?) => {{
-        let device: &$crate::device::Device = $device;
-        let kernel = $kernel;
         let (x, y, z): (usize, usize, usize) = $grid;
-        let config = cudarc::driver::LaunchConfig {
-            grid_dim: (x as u32, y as u32, z as u32),
-            block_dim: ($threads as u32, 1, 1),
-            shared_mem_bytes: $shared as u32,
+        let shape = $crate::queue::Shape {
+            grid: (x as u32, y as u32, z as u32),
+            threads: $threads as u32,
+            shared_bytes: $shared as u32,
         };
-        let mut builder = device.stream().launch_builder(kernel);
-        $(
-            let argument = $argument;
-            cudarc::driver::PushKernelArg::arg(&mut builder, &argument);
-        )+
-        // SAFETY: the arguments are those of the kernel, in its order and types; the addresses among them are of buffers
-        // that live until work enqueued later on the same stream frees them, and as long as the shapes say, which is the
-        // caller's responsibility by the trait's contract and checked by the operations where it is cheap.
-        let launched = unsafe { builder.launch(config) };
-        launched.map(drop).map_err(|e| device.driver_error(e))
+        $device.enqueue($kernel, shape, |queue| {
+            $(queue.argument(&$argument);)+
+        });
     }};
 }
 pub(crate) use launch;

@@ -4,6 +4,8 @@
 //! values. The codes of a vector take a multiple of 16 bytes, and at least as many as eight elements need, so that it can
 //! be read in wide words. Blocks are allocations of their own, made when something first goes into them.
 
+use std::sync::Arc;
+
 use lapidary_backend::kv::{rotation, turbo};
 use lapidary_backend::{BackendError, KvFormat, KvPoolSpec, Result};
 
@@ -31,7 +33,7 @@ fn stored_bytes(format: KvFormat, head_dim: usize) -> usize {
 
 impl CudaKvPool {
     /// A pool without blocks.
-    pub(crate) fn new(device: &Device, spec: KvPoolSpec) -> Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, spec: KvPoolSpec) -> Result<Self> {
         spec.check(&device.name())?;
         let dim = spec.head_dim;
         if dim == 0 || dim % 2 == 1 || dim > MAX_HEAD_DIM || spec.block_len == 0 {
@@ -89,7 +91,11 @@ impl CudaKvPool {
     }
 
     /// Makes sure that the blocks of `cells` have memory.
-    pub(crate) fn materialise(&mut self, device: &Device, cells: impl Iterator<Item = u32>) -> Result<()> {
+    pub(crate) fn materialise(
+        &mut self,
+        device: &Arc<Device>,
+        cells: impl Iterator<Item = u32>,
+    ) -> Result<()> {
         let block_len = self.spec.block_len;
         for cell in cells {
             self.block(device, cell as usize / block_len)?;
@@ -97,7 +103,7 @@ impl CudaKvPool {
         Ok(())
     }
 
-    fn block(&mut self, device: &Device, block: usize) -> Result<&mut Memory<u8>> {
+    fn block(&mut self, device: &Arc<Device>, block: usize) -> Result<&mut Memory<u8>> {
         let bytes = self.block_bytes();
         let slot = &mut self.blocks[block];
         if slot.is_none() {
@@ -108,7 +114,7 @@ impl CudaKvPool {
     }
 
     /// Where the addresses of the blocks are, up to date.
-    pub(crate) fn update(&mut self, device: &Device) -> Result<Address> {
+    pub(crate) fn update(&mut self, device: &Arc<Device>) -> Result<Address> {
         if self.stale {
             let addresses: Vec<u64> =
                 self.blocks.iter().map(|b| b.as_ref().map_or(0, |b| b.address(device))).collect();
@@ -121,12 +127,12 @@ impl CudaKvPool {
     }
 
     /// Where the addresses of the blocks are, as of the last [`update`](Self::update).
-    pub(crate) fn addresses(&self, device: &Device) -> Address {
+    pub(crate) fn addresses(&self, device: &Arc<Device>) -> Address {
         self.addresses.get().map_or(0, |m| m.address(device))
     }
 
     /// Appends the bytes of a block; zeros where it has no memory.
-    pub(crate) fn export(&self, device: &Device, block: u32, out: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn export(&self, device: &Arc<Device>, block: u32, out: &mut Vec<u8>) -> Result<()> {
         let begin = out.len();
         out.resize(begin + self.block_bytes(), 0);
         match &self.blocks[block as usize] {
@@ -136,7 +142,7 @@ impl CudaKvPool {
     }
 
     /// Fills a block.
-    pub(crate) fn import(&mut self, device: &Device, block: u32, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn import(&mut self, device: &Arc<Device>, block: u32, bytes: &[u8]) -> Result<()> {
         let (expected, found) = (self.block_bytes(), bytes.len());
         if expected != found {
             return Err(BackendError::BlockSize { expected, found });

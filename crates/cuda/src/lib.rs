@@ -17,6 +17,7 @@ mod kv;
 mod matrix;
 mod memory;
 pub mod programs;
+mod queue;
 mod rows;
 
 pub use backend::{CudaBackend, CudaConfig};

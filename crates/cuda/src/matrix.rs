@@ -1,5 +1,7 @@
 //! Weight matrices, and the shapes of their products.
 
+use std::sync::Arc;
+
 use lapidary_backend::{MatrixData, Result};
 use lapidary_gguf::GgmlType;
 
@@ -26,7 +28,7 @@ pub struct CudaMatrix {
 
 impl CudaMatrix {
     /// Copies a matrix to the device.
-    pub(crate) fn new(device: &Device, data: &MatrixData) -> Result<Self> {
+    pub(crate) fn new(device: &Arc<Device>, data: &MatrixData) -> Result<Self> {
         data.check()?;
         let row_bytes = data.ty.row_bytes(data.cols).expect("checked above");
         if data.rows > i32::MAX as usize / 2 || data.cols > i32::MAX as usize / 2 {

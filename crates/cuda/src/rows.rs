@@ -1,5 +1,7 @@
 //! The rows of a batch on the device.
 
+use std::sync::Arc;
+
 use lapidary_backend::{Result, RowBatch};
 
 use crate::arguments::Address;
@@ -34,7 +36,7 @@ pub(crate) struct GroupAddresses {
 
 impl CudaRows {
     /// Uploads a batch.
-    pub(crate) fn upload(&mut self, device: &Device, batch: &RowBatch) -> Result<()> {
+    pub(crate) fn upload(&mut self, device: &Arc<Device>, batch: &RowBatch) -> Result<()> {
         self.batch.clone_from(batch);
         let mut words: Vec<u32> = batch.tokens.iter().chain(&batch.positions).copied().collect();
         self.groups.clear();
@@ -57,19 +59,19 @@ impl CudaRows {
         &self.batch
     }
 
-    fn address(&self, device: &Device, word: usize) -> Address {
+    fn address(&self, device: &Arc<Device>, word: usize) -> Address {
         self.memory.get().map_or(0, |m| m.address_of(device, word))
     }
 
-    pub(crate) fn tokens(&self, device: &Device) -> Address {
+    pub(crate) fn tokens(&self, device: &Arc<Device>) -> Address {
         self.address(device, 0)
     }
 
-    pub(crate) fn positions(&self, device: &Device) -> Address {
+    pub(crate) fn positions(&self, device: &Arc<Device>) -> Address {
         self.address(device, self.batch.tokens.len())
     }
 
-    pub(crate) fn group(&self, device: &Device, group: usize) -> GroupAddresses {
+    pub(crate) fn group(&self, device: &Arc<Device>, group: usize) -> GroupAddresses {
         let places = self.groups[group];
         let address = |word| self.address(device, word);
         GroupAddresses {
