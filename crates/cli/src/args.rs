@@ -64,7 +64,7 @@ pub struct ModelArgs {
 pub struct RunArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Where to run: auto, cpu, cuda or cuda:N
+    /// Where to run: auto (a GPU that works, else the CPU), cpu, cuda or cuda:N
     #[arg(long, default_value = "auto", env = "LAPIDARY_DEVICE")]
     pub device: String,
     /// Threads [default: all cores]

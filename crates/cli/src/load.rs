@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use lapidary_backend::Backend;
-use lapidary_cpu::{ActivationMode, CpuBackend, CpuConfig};
 use lapidary_engine::kv::KvStore;
 use lapidary_engine::kv::store::Warn;
 use lapidary_engine::model::{HeadFormat, HeadOptions, fingerprint};
@@ -16,21 +14,20 @@ use lapidary_engine::tokenizer::Tokenizer;
 use lapidary_engine::{KvCacheConfig, Model, Session};
 use lapidary_gguf::Gguf;
 
-use crate::args::{ActivationsArg, HeadArg, KvStoreArgs, ModelArgs, RunArgs, Switch, TextArgs};
+use crate::args::{HeadArg, KvStoreArgs, ModelArgs, RunArgs, Switch, TextArgs};
+use crate::device::Device;
+use crate::memory::KvMemory;
 use crate::{demo, memory};
 
-/// The device that models run on.
-pub type Device = CpuBackend;
-
 /// An opened model.
-pub struct Loaded {
+pub struct Loaded<B: Device> {
     pub gguf: Gguf,
-    pub model: Arc<Model<Device>>,
+    pub model: Arc<Model<B>>,
     pub tokenizer: Option<Tokenizer>,
     pub load_time: Duration,
 }
 
-impl Loaded {
+impl<B: Device> Loaded<B> {
     /// The tokenizer.
     ///
     /// # Errors
@@ -55,16 +52,19 @@ pub fn open_model(args: &ModelArgs) -> Result<Gguf> {
     }
 }
 
-/// Loads a model onto the device that the flags name. The tokenizer is read beside the weights.
-pub fn load(run: &RunArgs) -> Result<Loaded> {
-    load_from(run, || open_model(&run.model))
+/// Loads the model that the flags name onto a device. The tokenizer is read beside the weights.
+pub fn load<B: Device>(run: &RunArgs, backend: Arc<B>) -> Result<Loaded<B>> {
+    load_from(run, backend, || open_model(&run.model))
 }
 
-/// Loads what `open` opens onto the device that the flags name.
-pub fn load_from(run: &RunArgs, open: impl FnOnce() -> Result<Gguf>) -> Result<Loaded> {
+/// Loads what `open` opens onto a device.
+pub fn load_from<B: Device>(
+    run: &RunArgs,
+    backend: Arc<B>,
+    open: impl FnOnce() -> Result<Gguf>,
+) -> Result<Loaded<B>> {
     let begin = Instant::now();
     let gguf = open()?;
-    let backend = Arc::new(device(run)?);
     let head = head_options(run, &gguf)?;
     let bar = progress_bar("loading layers");
     let (model, tokenizer) = std::thread::scope(|scope| {
@@ -113,29 +113,15 @@ pub fn tokenizer(gguf: &Gguf) -> Result<Option<Tokenizer>> {
     }
 }
 
-fn device(run: &RunArgs) -> Result<Device> {
-    match run.device.as_str() {
-        "auto" | "cpu" => {}
-        other if other == "cuda" || other.starts_with("cuda:") => {
-            bail!("--device {other}: this build has no CUDA backend; use --device cpu")
-        }
-        other => bail!("--device {other}: no such device; use auto, cpu, cuda or cuda:N"),
-    }
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    Ok(CpuBackend::new(CpuConfig {
-        threads: run.threads.map_or(cores, usize::from),
-        activations: match run.activations {
-            ActivationsArg::Q8 => ActivationMode::Q8,
-            ActivationsArg::F32 => ActivationMode::F32,
-        },
-        ..CpuConfig::default()
-    }))
-}
-
 /// A session over `context` positions.
-pub fn session(loaded: &Loaded, run: &RunArgs, context: usize, batch_rows: usize) -> Result<Session<Device>> {
+pub fn session<B: Device>(
+    loaded: &Loaded<B>,
+    run: &RunArgs,
+    context: usize,
+    batch_rows: usize,
+) -> Result<Session<B>> {
     let (k_format, v_format) = run.kv.formats(loaded.model.config());
-    let budget = run.kv.kv_memory.budget(loaded.gguf.file_bytes());
+    let budget = kv_budget(loaded, run.kv.kv_memory);
     if let Some(budget) = budget {
         memory::check(loaded.model.config(), (k_format, v_format), context, batch_rows, budget)?;
     }
@@ -143,9 +129,18 @@ pub fn session(loaded: &Loaded, run: &RunArgs, context: usize, batch_rows: usize
     Ok(Session::new(Arc::clone(&loaded.model), config, batch_rows)?)
 }
 
+/// Bytes that a cache may take on the device of a loaded model; `None` where the system does not tell.
+pub fn kv_budget<B: Device>(loaded: &Loaded<B>, memory: KvMemory) -> Option<usize> {
+    match loaded.model.backend().free_memory() {
+        // The weights are there already.
+        Some(free) => Some(memory.budget_of(free)),
+        None => memory.budget(loaded.gguf.file_bytes()),
+    }
+}
+
 /// Opens the store of keys and values that the flags name. Where it cannot be used, a warning says why and the run goes
 /// on without.
-pub fn store(loaded: &Loaded, run: &RunArgs, args: &KvStoreArgs) -> Result<Option<KvStore>> {
+pub fn store<B: Device>(loaded: &Loaded<B>, run: &RunArgs, args: &KvStoreArgs) -> Result<Option<KvStore>> {
     let Some(dir) = &args.kv_store else { return Ok(None) };
     let backend = loaded.model.backend();
     let mut root = blake3::Hasher::new();

@@ -3,6 +3,7 @@
 mod args;
 mod command;
 mod demo;
+mod device;
 mod interrupt;
 mod load;
 mod memory;

@@ -41,8 +41,16 @@ impl KvMemory {
             Self::Auto => {
                 let (_, available) = of_machine()?;
                 // Mapped weights count as available until they are read.
-                Some(available.saturating_sub(weights + MARGIN).max(LEAST) as usize)
+                Some(self.budget_of(available.saturating_sub(weights)))
             }
+        }
+    }
+
+    /// Bytes that the cache may take of `free` bytes.
+    pub fn budget_of(self, free: u64) -> usize {
+        match self {
+            Self::Bytes(n) => usize::try_from(n).unwrap_or(usize::MAX),
+            Self::Auto => free.saturating_sub(MARGIN).max(LEAST) as usize,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
@@ -10,8 +11,9 @@ use lapidary_engine::{Batch, DEFAULT_BATCH, KvCache, KvCacheConfig, NoProbe, Seq
 use serde::Serialize;
 
 use crate::args::BenchArgs;
+use crate::device::{Device, on_device};
 use crate::interrupt;
-use crate::load::{self, Device, Loaded};
+use crate::load::{self, Loaded};
 use crate::output::{Table, bytes};
 
 #[derive(Serialize)]
@@ -41,18 +43,22 @@ struct Spread {
 /// Measures prompt and generation speed.
 pub fn run(args: BenchArgs) -> Result<()> {
     let cancel = interrupt::install()?;
+    on_device!(&args.run, backend => measure(&args, backend, cancel))
+}
+
+fn measure<B: Device>(args: &BenchArgs, backend: Arc<B>, cancel: &AtomicBool) -> Result<()> {
     let loaded = match args.synthetic {
-        Some(synthetic) => load::load_from(&args.run, || super::synth::temporary(synthetic))?,
-        None => load::load(&args.run)?,
+        Some(synthetic) => load::load_from(&args.run, backend, || super::synth::temporary(synthetic))?,
+        None => load::load(&args.run, backend)?,
     };
-    let mut bench = Bench::new(&args, &loaded);
+    let mut bench = Bench::new(args, &loaded);
     let (prompt, generated) = (args.prompt as usize, args.r#gen as usize);
     if prompt == 0 && generated == 0 {
         bail!("both --prompt and --gen are 0: nothing to measure");
     }
-    let bandwidth = loaded.model.backend().read_bandwidth();
+    let bandwidth = loaded.model.backend().bandwidth()?;
     let mut rows = Vec::new();
-    let interrupted = || cancel.load(std::sync::atomic::Ordering::Relaxed);
+    let interrupted = || cancel.load(Ordering::Relaxed);
     for &depth in &args.depth {
         if prompt > 0 && !interrupted() {
             rows.push(bench.measure(Test::Prompt(prompt), depth, 1, bandwidth)?);
@@ -63,7 +69,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
             }
         }
     }
-    report(&args, &loaded, rows, bandwidth)
+    report(args, &loaded, rows, bandwidth)
 }
 
 #[derive(Clone, Copy)]
@@ -72,17 +78,17 @@ enum Test {
     Generate(usize),
 }
 
-struct Bench<'a> {
+struct Bench<'a, B: Device> {
     args: &'a BenchArgs,
-    loaded: &'a Loaded,
+    loaded: &'a Loaded<B>,
     traffic: Traffic,
-    workspace: Workspace<Device>,
+    workspace: Workspace<B>,
     /// State of a small generator of token ids; what the ids are does not matter, only that they differ.
     ids: u64,
 }
 
-impl<'a> Bench<'a> {
-    fn new(args: &'a BenchArgs, loaded: &'a Loaded) -> Self {
+impl<'a, B: Device> Bench<'a, B> {
+    fn new(args: &'a BenchArgs, loaded: &'a Loaded<B>) -> Self {
         let kv = &args.run.kv;
         let (k_format, v_format) = kv.formats(loaded.model.config());
         let traffic = Traffic::new(&loaded.gguf, loaded.model.config(), k_format, v_format);
@@ -95,7 +101,7 @@ impl<'a> Bench<'a> {
         };
         let kv = &self.args.run.kv;
         let (k_format, v_format) = kv.formats(self.loaded.model.config());
-        let budget = kv.kv_memory.budget(self.loaded.gguf.file_bytes());
+        let budget = load::kv_budget(self.loaded, kv.kv_memory);
         let config = KvCacheConfig { k_format, v_format, context: depth as usize + n, budget };
         let model = &self.loaded.model;
         let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
@@ -134,7 +140,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Tokens a second of one run.
-    fn once(&mut self, test: Test, cache: &mut KvCache<Device>, sequences: &[SequenceId]) -> Result<f64> {
+    fn once(&mut self, test: Test, cache: &mut KvCache<B>, sequences: &[SequenceId]) -> Result<f64> {
         let begin = Instant::now();
         let tokens = match test {
             Test::Prompt(n) => {
@@ -153,7 +159,7 @@ impl<'a> Bench<'a> {
         Ok(tokens as f64 / begin.elapsed().as_secs_f64())
     }
 
-    fn feed(&mut self, cache: &mut KvCache<Device>, sequence: SequenceId, n: usize) -> Result<()> {
+    fn feed(&mut self, cache: &mut KvCache<B>, sequence: SequenceId, n: usize) -> Result<()> {
         let tokens: Vec<u32> = (0..n).map(|_| self.token()).collect();
         for chunk in tokens.chunks(DEFAULT_BATCH) {
             let mut rows = Batch::new();
@@ -169,8 +175,8 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn report(args: &BenchArgs, loaded: &Loaded, rows: Vec<Row>, bandwidth: f64) -> Result<()> {
-    let device = lapidary_backend::Backend::name(&**loaded.model.backend());
+fn report<B: Device>(args: &BenchArgs, loaded: &Loaded<B>, rows: Vec<Row>, bandwidth: f64) -> Result<()> {
+    let device = loaded.model.backend().name();
     let mut stdout = std::io::stdout().lock();
     if args.json {
         let report = Report { device, read_bandwidth_gb_per_s: bandwidth / 1e9, rows };

@@ -1,6 +1,7 @@
 //! `lapidary generate`.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,8 +13,9 @@ use lapidary_engine::{DEFAULT_BATCH, Sampler, Session};
 use serde::Serialize;
 
 use crate::args::GenerateArgs;
+use crate::device::{Device, on_device};
 use crate::interrupt;
-use crate::load::{self, Device, Loaded};
+use crate::load::{self, Loaded};
 
 #[derive(Serialize)]
 struct Report {
@@ -61,20 +63,24 @@ struct Timings {
 pub fn run(args: GenerateArgs) -> Result<()> {
     let cancel = interrupt::install()?;
     let text = load::text(&args.text)?;
-    let loaded = load::load(&args.run)?;
+    on_device!(&args.run, backend => generate(&args, &text, backend, cancel))
+}
+
+fn generate<B: Device>(args: &GenerateArgs, text: &[u8], backend: Arc<B>, cancel: &AtomicBool) -> Result<()> {
+    let loaded = load::load(&args.run, backend)?;
     let tokenizer = loaded.tokenizer()?;
     let options = EncodeOptions { add_bos: !args.no_bos, parse_special: !args.no_special };
-    let prompt = tokenizer.encode(&text, options);
-    let context = context(&args, &loaded, prompt.len())?;
+    let prompt = tokenizer.encode(text, options);
+    let context = context(args, &loaded, prompt.len())?;
     let session = load::session(&loaded, &args.run, context, DEFAULT_BATCH)?;
     let store = load::store(&loaded, &args.run, &args.store)?;
-    let mut generation = Generation::new(&args, tokenizer, session, store, cancel);
+    let mut generation = Generation::new(args, tokenizer, session, store, cancel);
     generation.run(&prompt, context)?;
-    finish(&args, &loaded, prompt, generation)
+    finish(args, &loaded, prompt, generation)
 }
 
 /// Positions to provide for.
-fn context(args: &GenerateArgs, loaded: &Loaded, prompt: usize) -> Result<usize> {
+fn context<B: Device>(args: &GenerateArgs, loaded: &Loaded<B>, prompt: usize) -> Result<usize> {
     let trained = loaded.model.config().context_length;
     if prompt == 0 {
         bail!("the prompt has no tokens; give some text, or leave out --no-bos");
@@ -90,10 +96,10 @@ fn context(args: &GenerateArgs, loaded: &Loaded, prompt: usize) -> Result<usize>
 }
 
 /// A text being written.
-struct Generation<'a> {
+struct Generation<'a, B: Device> {
     args: &'a GenerateArgs,
     tokenizer: &'a Tokenizer,
-    session: Session<Device>,
+    session: Session<B>,
     store: Option<KvStore>,
     /// Tokens of the prompt whose keys and values were there already.
     cached: usize,
@@ -110,11 +116,11 @@ struct Generation<'a> {
     decode_time: Duration,
 }
 
-impl<'a> Generation<'a> {
+impl<'a, B: Device> Generation<'a, B> {
     fn new(
         args: &'a GenerateArgs,
         tokenizer: &'a Tokenizer,
-        session: Session<Device>,
+        session: Session<B>,
         store: Option<KvStore>,
         cancel: &'a AtomicBool,
     ) -> Self {
@@ -215,7 +221,12 @@ impl<'a> Generation<'a> {
     }
 }
 
-fn finish(args: &GenerateArgs, loaded: &Loaded, prompt_ids: Vec<u32>, generation: Generation) -> Result<()> {
+fn finish<B: Device>(
+    args: &GenerateArgs,
+    loaded: &Loaded<B>,
+    prompt_ids: Vec<u32>,
+    generation: Generation<B>,
+) -> Result<()> {
     let per_second = |n: usize, time: Duration| if n == 0 { 0.0 } else { n as f64 / time.as_secs_f64() };
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     // The first token comes out of the prompt's own pass.

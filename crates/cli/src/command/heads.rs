@@ -1,6 +1,7 @@
 //! `lapidary perplexity --compare-heads`: how often a re-quantised output matrix changes the greedy choice.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use lapidary_engine::NoProbe;
@@ -9,6 +10,7 @@ use lapidary_engine::tokenizer::EncodeOptions;
 use serde::Serialize;
 
 use crate::args::{HeadArg, PerplexityArgs, RunArgs, Switch};
+use crate::device::{Device, on_device};
 use crate::load;
 
 #[derive(Serialize)]
@@ -25,7 +27,7 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
     }
     let choices = |head: HeadArg, rerank: Switch| {
         let run = RunArgs { head, rerank, ..args.run.clone() };
-        choices(args, &run)
+        on_device!(&run, backend => choices(args, &run, backend))
     };
     let exact = choices(HeadArg::Native, Switch::Off)?;
     let differing = |other: Vec<u32>| exact.iter().zip(&other).filter(|(a, b)| a != b).count();
@@ -48,9 +50,9 @@ pub fn run(args: &PerplexityArgs) -> Result<()> {
 }
 
 /// The greedy choice after each token of one window of the text.
-fn choices(args: &PerplexityArgs, run: &RunArgs) -> Result<Vec<u32>> {
+fn choices<B: Device>(args: &PerplexityArgs, run: &RunArgs, backend: Arc<B>) -> Result<Vec<u32>> {
     let text = load::read(&args.file)?;
-    let loaded = load::load(run)?;
+    let loaded = load::load(run, backend)?;
     let mut tokens = loaded.tokenizer()?.encode(&text, EncodeOptions { add_bos: true, parse_special: false });
     tokens.truncate(args.ctx_size as usize);
     let rows = load::rows_with_logits(loaded.model.config().vocab);

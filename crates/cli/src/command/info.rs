@@ -4,13 +4,14 @@ use std::io::Write;
 
 use anyhow::Result;
 use lapidary_backend::KvFormat;
+use lapidary_cpu::CpuBackend;
 use lapidary_engine::kv::KvSize;
 use lapidary_engine::{Config, DEFAULT_BATCH, Workspace};
 use lapidary_gguf::{Array, Gguf, GgufError, Value};
 use serde::Serialize;
 
 use crate::args::InfoArgs;
-use crate::load::{self, Device};
+use crate::load;
 use crate::memory::KvMemory;
 use crate::output::{Table, bytes, count, printable};
 
@@ -142,7 +143,7 @@ fn kv(gguf: &Gguf) -> Result<KvReport> {
     };
     Ok(KvReport {
         weights,
-        working: Workspace::<Device>::bytes(&config, DEFAULT_BATCH, 1) as u64,
+        working: Workspace::<CpuBackend>::bytes(&config, DEFAULT_BATCH, 1) as u64,
         budget: budget.map(|b| b as u64),
         context: config.context_length,
         formats: KvFormat::ALL.map(format).into(),

@@ -1,6 +1,7 @@
 //! `lapidary perplexity`.
 
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -11,8 +12,9 @@ use lapidary_engine::{NoProbe, Session};
 use serde::Serialize;
 
 use crate::args::{PerplexityArgs, PerplexityMethod};
+use crate::device::{Device, on_device};
 use crate::interrupt;
-use crate::load::{self, Device};
+use crate::load;
 
 #[derive(Serialize)]
 struct Report {
@@ -30,25 +32,34 @@ pub fn run(args: PerplexityArgs) -> Result<()> {
     }
     let cancel = interrupt::install()?;
     let text = load::read(&args.file)?;
-    let loaded = load::load(&args.run)?;
-    let tokens = loaded.tokenizer()?.encode(&text, EncodeOptions { add_bos: true, parse_special: false });
+    on_device!(&args.run, backend => measure(&args, &text, backend, cancel))
+}
+
+fn measure<B: Device>(
+    args: &PerplexityArgs,
+    text: &[u8],
+    backend: Arc<B>,
+    cancel: &AtomicBool,
+) -> Result<()> {
+    let loaded = load::load(&args.run, backend)?;
+    let tokens = loaded.tokenizer()?.encode(text, EncodeOptions { add_bos: true, parse_special: false });
     let context = args.ctx_size as usize;
     let rows = load::rows_with_logits(loaded.model.config().vocab);
     let mut session = load::session(&loaded, &args.run, context, rows)?;
     let begin = Instant::now();
     let nll = match args.method {
         PerplexityMethod::Window => window(&mut session, &tokens, context)?,
-        PerplexityMethod::Chunks => chunks(&args, &mut session, &tokens, cancel)?,
+        PerplexityMethod::Chunks => chunks(args, &mut session, &tokens, cancel)?,
     };
     if nll.is_empty() {
         bail!("interrupted before the first token was measured");
     }
     let seconds = begin.elapsed().as_secs_f64();
-    report(&args, nll, seconds)
+    report(args, nll, seconds)
 }
 
 /// One window from the start; every token after the first is predicted.
-fn window(session: &mut Session<Device>, tokens: &[u32], context: usize) -> Result<Vec<f64>> {
+fn window<B: Device>(session: &mut Session<B>, tokens: &[u32], context: usize) -> Result<Vec<f64>> {
     let tokens = &tokens[..tokens.len().min(context)];
     if tokens.len() < 2 {
         bail!("the text has {} tokens; two are needed to predict one", tokens.len());
@@ -66,9 +77,9 @@ fn window(session: &mut Session<Device>, tokens: &[u32], context: usize) -> Resu
 
 /// llama-perplexity's method: chunks of `context` tokens that begin with the first token of the text (BOS); the
 /// tokens of each chunk's second half are predicted.
-fn chunks(
+fn chunks<B: Device>(
     args: &PerplexityArgs,
-    session: &mut Session<Device>,
+    session: &mut Session<B>,
     tokens: &[u32],
     cancel: &AtomicBool,
 ) -> Result<Vec<f64>> {

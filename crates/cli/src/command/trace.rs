@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use lapidary_backend::Choices;
@@ -12,6 +13,7 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde::Serialize;
 
 use crate::args::{TraceArgs, TracePoint};
+use crate::device::{Device, on_device};
 use crate::load;
 use crate::output::bytes;
 
@@ -33,7 +35,11 @@ pub fn run(args: TraceArgs) -> Result<()> {
     if args.out.metadata().is_ok_and(|found| !found.is_file()) {
         bail!("{} exists and is no regular file; name another file with --out", args.out.display());
     }
-    let loaded = load::load(&args.run)?;
+    on_device!(&args.run, backend => trace(&args, backend))
+}
+
+fn trace<B: Device>(args: &TraceArgs, backend: Arc<B>) -> Result<()> {
+    let loaded = load::load(&args.run, backend)?;
     let ids = match &args.prompt {
         Some(text) => {
             let options = EncodeOptions { add_bos: true, parse_special: true };
@@ -57,7 +63,7 @@ pub fn run(args: TraceArgs) -> Result<()> {
         recorder.tensors.insert("logits".into(), Recorded::Floats(loaded.model.config().vocab, logits));
     }
     let size = write(&args.out, &recorder.tensors)?;
-    report(&args, ids.len(), recorder, size)
+    report(args, ids.len(), recorder, size)
 }
 
 /// Collects the points asked for.

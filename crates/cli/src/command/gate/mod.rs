@@ -4,6 +4,7 @@ mod plot;
 mod report;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,7 @@ use lapidary_engine::tokenizer::EncodeOptions;
 use lapidary_engine::{Config, DEFAULT_BATCH};
 
 use crate::args::{ActivationsArg, GateArgs, Grid};
+use crate::device::{Device, on_device};
 use crate::interrupt;
 use crate::load::{self, Loaded};
 use crate::memory;
@@ -33,20 +35,24 @@ pub fn run(args: GateArgs) -> Result<()> {
         check_plot(&args, plot)?;
     }
     let text = load::read(&args.file)?;
-    let loaded = load::load(&args.run)?;
-    let tokens = loaded.tokenizer()?.encode(&text, EncodeOptions { add_bos: true, parse_special: false });
+    on_device!(&args.run, backend => gate(&args, &text, backend, cancel))
+}
+
+fn gate<B: Device>(args: &GateArgs, text: &[u8], backend: Arc<B>, cancel: &AtomicBool) -> Result<()> {
+    let loaded = load::load(&args.run, backend)?;
+    let tokens = loaded.tokenizer()?.encode(text, EncodeOptions { add_bos: true, parse_special: false });
     let parameters: u64 = loaded.gguf.tensors().iter().map(|t| t.elements()).sum();
-    let candidates = candidates(&args, loaded.model.config())?;
+    let candidates = candidates(args, loaded.model.config())?;
     if args.run.activations == ActivationsArg::Q8 {
         eprintln!(
             "note: activations are rounded to 8 bits; that amplifies any difference to far above what a good cache \
              costs. --activations f32 measures the cache alone"
         );
     }
-    let comparisons = measure(&args, &loaded, &tokens, &candidates, cancel)?;
+    let comparisons = measure(args, &loaded, &tokens, &candidates, cancel)?;
     let judge = |comparison: Comparison| {
         let mut thresholds = Thresholds::for_formats(comparison.candidate, parameters);
-        override_limits(&args, &mut thresholds);
+        override_limits(args, &mut thresholds);
         Verdict {
             missed: thresholds.missed(&comparison),
             bytes_per_token: comparison.candidate.size(loaded.model.config()).per_position(),
@@ -56,12 +62,12 @@ pub fn run(args: GateArgs) -> Result<()> {
     };
     let verdicts: Vec<Verdict> = comparisons.into_iter().map(judge).collect();
     if args.grid.is_some() {
-        return report::grid(&args, &loaded, &verdicts);
+        return report::grid(args, &loaded, &verdicts);
     }
     let verdict = verdicts.first().context("nothing was compared")?;
-    report::single(&args, &loaded, verdict)?;
+    report::single(args, &loaded, verdict)?;
     if let Some(path) = &args.plot {
-        let svg = plot::draw(&args, loaded.model.config(), verdict);
+        let svg = plot::draw(args, loaded.model.config(), verdict);
         std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     }
     if verdict.missed.is_empty() {
@@ -113,16 +119,16 @@ fn candidates(args: &GateArgs, config: &Config) -> Result<Vec<KvFormats>> {
 }
 
 /// Compares the candidates, as many together as memory allows.
-fn measure(
+fn measure<B: Device>(
     args: &GateArgs,
-    loaded: &Loaded,
+    loaded: &Loaded<B>,
     tokens: &[u32],
     candidates: &[KvFormats],
     cancel: &AtomicBool,
 ) -> Result<Vec<Comparison>> {
     let (model, context) = (&loaded.model, args.ctx_size as usize);
     let size = |formats: &KvFormats| formats.size(model.config()).of_sequence(context, DEFAULT_BATCH);
-    let budget = args.run.kv.kv_memory.budget(loaded.gguf.file_bytes()).unwrap_or(usize::MAX);
+    let budget = load::kv_budget(loaded, args.run.kv.kv_memory).unwrap_or(usize::MAX);
     let check = |formats: KvFormats, budget: usize| {
         memory::check(model.config(), (formats.keys, formats.values), context, DEFAULT_BATCH, budget)
     };

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::Verdict;
 use crate::args::GateArgs;
+use crate::device::Device;
 use crate::load::Loaded;
 use crate::output::{Table, count};
 
@@ -79,7 +80,7 @@ struct Rows {
     rows: Vec<Entry>,
 }
 
-fn shared(args: &GateArgs, loaded: &Loaded, comparison: &Comparison) -> Run {
+fn shared<B: Device>(args: &GateArgs, loaded: &Loaded<B>, comparison: &Comparison) -> Run {
     Run {
         context: args.ctx_size as usize,
         tokens: comparison.tokens.len(),
@@ -118,7 +119,7 @@ fn entry(verdict: &Verdict) -> Entry {
 }
 
 /// Prints one comparison.
-pub fn single(args: &GateArgs, loaded: &Loaded, verdict: &Verdict) -> Result<()> {
+pub fn single<B: Device>(args: &GateArgs, loaded: &Loaded<B>, verdict: &Verdict) -> Result<()> {
     let comparison = &verdict.comparison;
     let run = shared(args, loaded, comparison);
     let mut stdout = std::io::stdout().lock();
@@ -190,7 +191,7 @@ fn layers(verdict: &Verdict) -> Table {
 }
 
 /// Prints all pairs, a line each.
-pub fn grid(args: &GateArgs, loaded: &Loaded, verdicts: &[Verdict]) -> Result<()> {
+pub fn grid<B: Device>(args: &GateArgs, loaded: &Loaded<B>, verdicts: &[Verdict]) -> Result<()> {
     let Some(first) = verdicts.first() else { return Ok(()) };
     let run = shared(args, loaded, &first.comparison);
     let mut stdout = std::io::stdout().lock();

@@ -1,0 +1,230 @@
+// What is done to single rows: norms, rotation, activation functions, gathers, expert choice.
+
+constexpr int NORM_THREADS = 256;
+
+// 1 / sqrt(mean(x^2) + eps) over a block of NORM_THREADS threads.
+__device__ __forceinline__ float inverse_rms(const float* x, int cols, float eps, float* scratch) {
+    float sum = 0.0f;
+    EACH(i, cols) sum = fmaf(x[i], x[i], sum);
+    return 1.0f / sqrtf(block_sum<NORM_THREADS>(sum, scratch) / float(cols) + eps);
+}
+
+// out = x * inverse_rms(x) * weight; one block a row. A missing weight is 1.
+extern "C" __global__ void __launch_bounds__(NORM_THREADS)
+rms_norm(const float* x, const float* weight, float eps, int cols, float* out) {
+    wait_for_previous();
+    __shared__ float scratch[NORM_THREADS / WARP];
+    x += size_t(blockIdx.x) * cols;
+    out += size_t(blockIdx.x) * cols;
+    const float factor = inverse_rms(x, cols, eps, scratch);
+    EACH(i, cols) out[i] = x[i] * factor * (weight ? weight[i] : 1.0f);
+}
+
+// x = (x + norm(y)) * scale; one block a row. `scale` has n_scales elements: none, one, or one a column.
+extern "C" __global__ void __launch_bounds__(NORM_THREADS)
+add_norm(float* x, const float* y, const float* weight, float eps, const float* scale, int n_scales, int cols) {
+    wait_for_previous();
+    __shared__ float scratch[NORM_THREADS / WARP];
+    x += size_t(blockIdx.x) * cols;
+    y += size_t(blockIdx.x) * cols;
+    const float factor = inverse_rms(y, cols, eps, scratch);
+    EACH(i, cols) {
+        const float sum = x[i] + y[i] * factor * (weight ? weight[i] : 1.0f);
+        x[i] = sum * (n_scales == 0 ? 1.0f : scale[n_scales == 1 ? 0 : i]);
+    }
+}
+
+// Cosines, then sines, of position * frequency; one block a row. The angle is rounded to float as in the reference.
+extern "C" __global__ void rope_table(const u32* positions, const float* frequencies, int half, float* out) {
+    wait_for_previous();
+    const float position = float(positions[blockIdx.x]);
+    out += size_t(blockIdx.x) * 2 * half;
+    EACH(i, half) {
+        double sine, cosine;
+        sincos(double(position * frequencies[i]), &sine, &cosine);
+        out[i] = float(cosine);
+        out[half + i] = float(sine);
+    }
+}
+
+constexpr int HEAD_THREADS = 64;
+constexpr int MAX_HEAD = 512;
+
+enum ValueSource { NONE, PROJECTED, PROJECTED_NORMED, KEY_NORMED };
+
+__device__ __forceinline__ float head_factor(const float* head, int dim, float eps, float* scratch) {
+    float sum = 0.0f;
+    EACH(i, dim) sum = fmaf(head[i], head[i], sum);
+    return 1.0f / sqrtf(block_sum<HEAD_THREADS>(sum, scratch) / float(dim) + eps);
+}
+
+// Norm and rotation of one head, in place.
+__device__ __forceinline__ void norm_and_rotate(float* head, int dim, const float* weight, float factor, const float* table) {
+    const int half = dim / 2;
+    EACH(i, half) {
+        const float a = head[i] * (factor * weight[i]), b = head[half + i] * (factor * weight[half + i]);
+        const float cosine = table[i], sine = table[half + i];
+        head[i] = a * cosine - b * sine;
+        head[half + i] = b * cosine + a * sine;
+    }
+}
+
+// Norms and rotation of the heads of a row; one block a head (x: query heads, then key/value heads) and row (y).
+extern "C" __global__ void __launch_bounds__(HEAD_THREADS)
+head_norm_rope(float* qkv, int heads, int kv_heads, int dim, const float* q_norm, const float* k_norm, int source,
+               const float* tables, float eps) {
+    wait_for_previous();
+    __shared__ float scratch[HEAD_THREADS / WARP];
+    float* row = qkv + size_t(blockIdx.y) * (heads + 2 * kv_heads) * dim;
+    const float* table = tables + size_t(blockIdx.y) * dim;
+    const int head = blockIdx.x;
+    float* x = row + head * dim;
+    const float factor = head_factor(x, dim, eps, scratch);
+    if (head < heads) {
+        norm_and_rotate(x, dim, q_norm, factor, table);
+        return;
+    }
+    float* value = x + kv_heads * dim;
+    if (source == PROJECTED_NORMED) {
+        const float value_factor = head_factor(value, dim, eps, scratch);
+        EACH(i, dim) value[i] *= value_factor;
+    } else if (source == KEY_NORMED) {
+        EACH(i, dim) value[i] = x[i] * factor;
+        __syncthreads();
+    }
+    norm_and_rotate(x, dim, k_norm, factor, table);
+}
+
+// out[r, i] = gelu_tanh(gate[r, i]) * up[r, i]; a thread an element.
+extern "C" __global__ void gated_activation(const float* gate, int gate_stride, const float* up, int up_stride, int rows,
+                                            int cols, float* out) {
+    wait_for_previous();
+    const size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at >= size_t(rows) * cols) return;
+    const size_t row = at / cols, i = at % cols;
+    const float x = gate[row * gate_stride + i];
+    const float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    out[at] = 0.5f * x * (1.0f + tanhf(inner)) * up[row * up_stride + i];
+}
+
+// x = cap * tanh(x / cap); a thread an element.
+extern "C" __global__ void softcap(float* x, float cap, u64 len) {
+    wait_for_previous();
+    const size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at < len) x[at] = cap * tanhf(x[at] / cap);
+}
+
+// Rows to gather, passed by value.
+constexpr int GATHERED = 256;
+struct RowIds {
+    u32 ids[GATHERED];
+};
+
+// out[i, :] = x[ids[i], :]; one block a row.
+extern "C" __global__ void gather(const float* x, const __grid_constant__ RowIds rows, int cols, float* out) {
+    wait_for_previous();
+    const float* from = x + size_t(rows.ids[blockIdx.x]) * cols;
+    EACH(i, cols) out[size_t(blockIdx.x) * cols + i] = from[i];
+}
+
+// Whether expert a of probability x comes before expert b of probability y: the larger, the lower id among equals, what is
+// not a number last.
+__device__ __forceinline__ bool before(float x, int a, float y, int b) {
+    if (isnan(x) || isnan(y)) return isnan(x) == isnan(y) ? a < b : isnan(y);
+    return x == y ? a < b : x > y;
+}
+
+// Softmax over the scores of a row and its top_k; one warp a row. Shared memory: n_experts floats, then as many bytes.
+extern "C" __global__ void route(const float* scores, int n_experts, int top_k, const float* expert_scale, u32* experts,
+                                 float* weights) {
+    wait_for_previous();
+    extern __shared__ float exps[];
+    u8* taken = reinterpret_cast<u8*>(exps + n_experts);
+    scores += size_t(blockIdx.x) * n_experts;
+    experts += size_t(blockIdx.x) * top_k;
+    weights += size_t(blockIdx.x) * top_k;
+    float max = -infinity();
+    EACH(i, n_experts) max = fmaxf(max, scores[i]);
+    max = warp_max(max);
+    float total = 0.0f;
+    EACH(i, n_experts) {
+        exps[i] = expf(scores[i] - max);
+        taken[i] = 0;
+        total += exps[i];
+    }
+    total = warp_sum(total);
+    __syncwarp();
+    float chosen = 0.0f;
+    for (int k = 0; k < top_k; k++) {
+        int best = -1;
+        EACH(i, n_experts) {
+            if (!taken[i] && (best < 0 || before(exps[i], i, exps[best], best))) best = i;
+        }
+        for (int offset = 16; offset > 0; offset /= 2) {
+            const int other = __shfl_xor_sync(ALL_LANES, best, offset);
+            if (other >= 0 && (best < 0 || before(exps[other], other, exps[best], best))) best = other;
+        }
+        const float weight = exps[best] / total;
+        chosen += weight;
+        __syncwarp();
+        if (threadIdx.x == 0) {
+            taken[best] = 1;
+            experts[k] = best;
+            weights[k] = weight;
+        }
+        __syncwarp();
+    }
+    // The floor under the sum is what the reference implementations divide by.
+    const float norm = fmaxf(chosen, 1.0f / 16384.0f);
+    EACH(k, top_k) weights[k] = weights[k] / norm * (expert_scale ? expert_scale[experts[k]] : 1.0f);
+}
+
+// Groups the choices of a batch by expert in tiles of eight; one block. Shared memory: 2 * n_experts counters. The order
+// within an expert's tiles is arbitrary: no result depends on it.
+extern "C" __global__ void group_choices(const u32* experts, int n_choices, int n_experts, u32* tile_experts,
+                                         int* tile_choices, u32* n_tiles) {
+    wait_for_previous();
+    extern __shared__ u32 counts[];
+    u32* starts = counts + n_experts;
+    EACH(e, n_experts) counts[e] = 0;
+    __syncthreads();
+    EACH(c, n_choices) atomicAdd(&counts[experts[c]], 1);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        u32 tiles = 0;
+        for (int e = 0; e < n_experts; e++) {
+            starts[e] = tiles;
+            tiles += (counts[e] + 7) / 8;
+        }
+        *n_tiles = tiles;
+    }
+    __syncthreads();
+    EACH(e, n_experts) {
+        const u32 tiles = (counts[e] + 7) / 8;
+        for (u32 t = starts[e]; t < starts[e] + tiles; t++) tile_experts[t] = e;
+        for (u32 i = 8 * starts[e] + counts[e]; i < 8 * (starts[e] + tiles); i++) tile_choices[i] = -1;
+        counts[e] = 0;
+    }
+    __syncthreads();
+    EACH(c, n_choices) {
+        const u32 expert = experts[c];
+        tile_choices[8 * starts[expert] + atomicAdd(&counts[expert], 1)] = c;
+    }
+}
+
+// out[r, :] = sum_j weights[r, j] * y[r * top_k + j, :], j ascending; a thread an element.
+extern "C" __global__ void combine(const float* y, const float* weights, int top_k, int rows, int cols, float* out) {
+    wait_for_previous();
+    const size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at >= size_t(rows) * cols) return;
+    const size_t row = at / cols, i = at % cols;
+    float sum = 0.0f;
+    for (int j = 0; j < top_k; j++) sum = fmaf(weights[row * top_k + j], y[(row * top_k + j) * cols + i], sum);
+    out[at] = sum;
+}
+
+// Resets a flag.
+extern "C" __global__ void clear(u64* flag) {
+    wait_for_previous();
+    *flag = 0;
+}
