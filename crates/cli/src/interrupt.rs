@@ -1,4 +1,5 @@
-//! Ctrl-C: the first asks the running command to finish cleanly, the second ends the process.
+//! Ctrl-C and the signals that ask a process to end (SIGTERM, SIGHUP): the first asks the running command to finish
+//! cleanly, the second ends the process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +15,7 @@ pub fn install() -> anyhow::Result<&'static AtomicBool> {
     Ok(&INTERRUPTED)
 }
 
-/// Whether Ctrl-C was pressed.
+/// Whether the user, or the system, asked for an end.
 pub fn happened() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
