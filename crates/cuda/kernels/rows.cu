@@ -13,6 +13,15 @@ __device__ __forceinline__ void hold(const float* x, int cols, float (&held)[HEL
     }
 }
 
+// The same of a weight, which no kernel writes; a missing one is 1.
+__device__ __forceinline__ void hold_weight(const float* weight, int cols, float (&held)[HELD]) {
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = threadIdx.x + k * NORM_THREADS;
+        held[k] = weight && i < cols ? __ldg(weight + i) : 1.0f;
+    }
+}
+
 // 1 / sqrt(mean(x^2) + eps) over a block of NORM_THREADS threads that hold the row's beginning.
 __device__ __forceinline__ float inverse_rms(const float* x, const float (&held)[HELD], int cols, float eps, float* scratch) {
     float sum = 0.0f;
@@ -26,16 +35,17 @@ __device__ __forceinline__ float inverse_rms(const float* x, const float (&held)
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 rms_norm(const float* x, const float* weight, float eps, int cols, float* out) {
     __shared__ float scratch[NORM_THREADS / WARP];
+    float held[HELD], gain[HELD];
+    hold_weight(weight, cols, gain);
     wait_for_previous();
     x += size_t(blockIdx.x) * cols;
     out += size_t(blockIdx.x) * cols;
-    float held[HELD];
     hold(x, cols, held);
     const float factor = inverse_rms(x, held, cols, eps, scratch);
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
         const int i = threadIdx.x + k * NORM_THREADS;
-        if (i < cols) out[i] = held[k] * factor * (weight ? __ldg(weight + i) : 1.0f);
+        if (i < cols) out[i] = held[k] * factor * gain[k];
     }
     for (int i = threadIdx.x + HELD * NORM_THREADS; i < cols; i += NORM_THREADS) {
         out[i] = x[i] * factor * (weight ? weight[i] : 1.0f);
@@ -46,23 +56,24 @@ rms_norm(const float* x, const float* weight, float eps, int cols, float* out) {
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 add_norm(float* x, const float* y, const float* weight, float eps, const float* scale, int n_scales, int cols) {
     __shared__ float scratch[NORM_THREADS / WARP];
+    float held[HELD], base[HELD], gain[HELD];
+    hold_weight(weight, cols, gain);
     wait_for_previous();
     x += size_t(blockIdx.x) * cols;
     y += size_t(blockIdx.x) * cols;
-    float held[HELD], base[HELD];
     hold(y, cols, held);
     hold(x, cols, base);
     const float factor = inverse_rms(y, held, cols, eps, scratch);
-    const auto add = [&](float x, float y, int i) {
-        const float sum = x + y * factor * (weight ? __ldg(weight + i) : 1.0f);
+    const auto add = [&](float x, float y, float gain, int i) {
+        const float sum = x + y * factor * gain;
         return sum * (n_scales == 0 ? 1.0f : __ldg(scale + (n_scales == 1 ? 0 : i)));
     };
 #pragma unroll
     for (int k = 0; k < HELD; k++) {
         const int i = threadIdx.x + k * NORM_THREADS;
-        if (i < cols) x[i] = add(base[k], held[k], i);
+        if (i < cols) x[i] = add(base[k], held[k], gain[k], i);
     }
-    for (int i = threadIdx.x + HELD * NORM_THREADS; i < cols; i += NORM_THREADS) x[i] = add(x[i], y[i], i);
+    for (int i = threadIdx.x + HELD * NORM_THREADS; i < cols; i += NORM_THREADS) x[i] = add(x[i], y[i], weight ? weight[i] : 1.0f, i);
 }
 
 // Cosines, then sines, of position * frequency; one block a row. The angle is rounded to float as in the reference.
