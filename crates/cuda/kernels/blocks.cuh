@@ -14,6 +14,13 @@ __device__ __forceinline__ u32 load4(const u8* p) { return __ldg(reinterpret_cas
 __device__ __forceinline__ float half_at(const u8* p) {
     return half_to_float(__ldg(reinterpret_cast<const u16*>(p)));
 }
+// Byte i of a word as a number, less BIAS: the byte becomes the low end of a float's mantissa, from which the rest of that
+// float and the bias are taken. This is exact, and conversions are slower.
+template <int BIAS>
+__device__ __forceinline__ float number(u32 word, int i) {
+    return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7540 | i)) - float(0x800000 + BIAS);
+}
+constexpr u32 LOW_NIBBLES = 0x0f0f0f0fu, LOW_PAIRS = 0x03030303u, LOW_BITS = 0x01010101u;
 __device__ __forceinline__ u32 byte_of(u32 word, int i) { return (word >> (8 * i)) & 255; }
 
 // Blocks of 32 columns with 16 bytes of nibbles: byte b holds column b low and column b + 16 high.
@@ -21,6 +28,13 @@ struct Nibbles32 {
     static constexpr int COLUMNS = 32, RUN = 4;
     static __device__ __forceinline__ int column(int part, int i) { return 4 * part + i + (i < 4 ? 0 : 12); }
     static __device__ __forceinline__ u32 nibble(u32 word, int i) { return (word >> (8 * (i % 4) + (i < 4 ? 0 : 4))) & 15; }
+    // Four nibbles, those of weights 0 to 3 or 4 to 7, a byte each.
+    static __device__ __forceinline__ u32 nibbles(u32 word, int half) { return (word >> (4 * half)) & LOW_NIBBLES; }
+    // The same, with fifth bits that stand in the order of columns.
+    static __device__ __forceinline__ u32 fives(u32 word, u32 high, int part, int half) {
+        const u32 bits = high >> column(part, 4 * half);
+        return nibbles(word, half) | (bits & 1) << 4 | (bits & 2) << 11 | (bits & 4) << 18 | (bits & 8) << 25;
+    }
 };
 
 struct Q4_0 : Nibbles32 {
@@ -29,7 +43,7 @@ struct Q4_0 : Nibbles32 {
         const float d = half_at(b);
         const u32 q = load2(b + 2 + 4 * part);
 #pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = d * float(int(nibble(q, i)) - 8);
+        for (int i = 0; i < 8; i++) w[i] = d * number<8>(nibbles(q, i / 4), i % 4);
     }
 };
 
@@ -39,7 +53,7 @@ struct Q4_1 : Nibbles32 {
         const float d = half_at(b), m = half_at(b + 2);
         const u32 q = load4(b + 4 + 4 * part);
 #pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = d * float(nibble(q, i)) + m;
+        for (int i = 0; i < 8; i++) w[i] = fmaf(d, number<0>(nibbles(q, i / 4), i % 4), m);
     }
 };
 
@@ -49,9 +63,7 @@ struct Q5_0 : Nibbles32 {
         const float d = half_at(b);
         const u32 high = load2(b + 2), q = load2(b + 6 + 4 * part);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            w[i] = d * float(int(nibble(q, i) | ((high >> column(part, i)) & 1) << 4) - 16);
-        }
+        for (int i = 0; i < 8; i++) w[i] = d * number<16>(fives(q, high, part, i / 4), i % 4);
     }
 };
 
@@ -61,7 +73,7 @@ struct Q5_1 : Nibbles32 {
         const float d = half_at(b), m = half_at(b + 2);
         const u32 high = load4(b + 4), q = load4(b + 8 + 4 * part);
 #pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = d * float(nibble(q, i) | ((high >> column(part, i)) & 1) << 4) + m;
+        for (int i = 0; i < 8; i++) w[i] = fmaf(d, number<0>(fives(q, high, part, i / 4), i % 4), m);
     }
 };
 
@@ -70,9 +82,10 @@ struct Q8_0 {
     static __device__ __forceinline__ int column(int part, int i) { return 8 * part + i; }
     static __device__ __forceinline__ void decode(const u8* b, int part, float (&w)[8]) {
         const float d = half_at(b);
-        const u32 q[2] = {load2(b + 2 + 8 * part), load2(b + 6 + 8 * part)};
+        // Signed bytes, as unsigned ones above -128.
+        const u32 q[2] = {load2(b + 2 + 8 * part) ^ 0x80808080u, load2(b + 6 + 8 * part) ^ 0x80808080u};
 #pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = d * float(int(i8(byte_of(q[i / 4], i % 4))));
+        for (int i = 0; i < 8; i++) w[i] = d * number<128>(q[i / 4], i % 4);
     }
 };
 
@@ -120,50 +133,47 @@ struct Nibbles256 {
     static __device__ __forceinline__ int column(int part, int i) {
         return 64 * (part / 8) + 4 * (part % 8) + i + (i < 4 ? 0 : 28);
     }
-    // 6-bit scale and minimum of group g, packed in 12 bytes.
-    static __device__ __forceinline__ void scale_and_min(const u8* packed, int g, float& scale, float& min) {
-        const u32 a = load4(packed), b = load4(packed + 4), c = load4(packed + 8);
-        const int at = g % 4;
-        const u32 low_a = byte_of(a, at), low_b = byte_of(b, at), high = byte_of(c, at);
-        scale = float(g < 4 ? low_a & 63 : (high & 15) | (low_a >> 6) << 4);
-        min = float(g < 4 ? low_b & 63 : high >> 4 | (low_b >> 6) << 4);
+    // 6-bit scales and minimums of the groups g and g + 1, g even, packed in 12 bytes behind two halves that they are
+    // multiplied with.
+    static __device__ __forceinline__ void scales_and_mins(const u8* b, int g, float (&scale)[2], float (&min)[2]) {
+        const uint4 head = __ldg(reinterpret_cast<const uint4*>(b));
+        const float d = half_to_float(u16(head.x)), dmin = half_to_float(u16(head.x >> 16));
+        const int shift = 8 * (g % 4);
+        const u32 low = head.y >> shift, mid = head.z >> shift, high = head.w >> shift;
+        const u32 scales = g < 4 ? low & 0x3f3fu : (high & 0x0f0fu) | (low & 0xc0c0u) >> 2;
+        const u32 mins = g < 4 ? mid & 0x3f3fu : (high >> 4 & 0x0f0fu) | (mid & 0xc0c0u) >> 2;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            scale[h] = d * number<0>(scales, h);
+            min[h] = dmin * number<0>(mins, h);
+        }
     }
 };
 
 struct Q4_K : Nibbles256 {
     static constexpr int BYTES = 144;
     static __device__ __forceinline__ void decode(const u8* b, int part, float (&w)[8]) {
-        const u32 q = load4(b + 16 + 4 * part), halves = load4(b);
-        const float d = half_to_float(u16(halves)), dmin = half_to_float(u16(halves >> 16));
+        const u32 q = load4(b + 16 + 4 * part);
         float scale[2], min[2];
+        scales_and_mins(b, 2 * (part / 8), scale, min);
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            scale_and_min(b + 4, 2 * (part / 8) + h, scale[h], min[h]);
-            scale[h] *= d;
-            min[h] *= dmin;
+        for (int i = 0; i < 8; i++) {
+            const u32 codes = q >> (4 * (i / 4)) & LOW_NIBBLES;
+            w[i] = fmaf(scale[i / 4], number<0>(codes, i % 4), -min[i / 4]);
         }
-#pragma unroll
-        for (int i = 0; i < 8; i++) w[i] = scale[i / 4] * float(q >> (8 * (i % 4) + 4 * (i / 4)) & 15) - min[i / 4];
     }
 };
 
 struct Q5_K : Nibbles256 {
     static constexpr int BYTES = 176;
     static __device__ __forceinline__ void decode(const u8* b, int part, float (&w)[8]) {
-        const u32 q = load4(b + 48 + 4 * part), high = load4(b + 16 + 4 * (part % 8)), halves = load4(b);
-        const float d = half_to_float(u16(halves)), dmin = half_to_float(u16(halves >> 16));
+        const u32 q = load4(b + 48 + 4 * part), high = load4(b + 16 + 4 * (part % 8)) >> (2 * (part / 8));
         float scale[2], min[2];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            scale_and_min(b + 4, 2 * (part / 8) + h, scale[h], min[h]);
-            scale[h] *= d;
-            min[h] *= dmin;
-        }
+        scales_and_mins(b, 2 * (part / 8), scale, min);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const u32 low = q >> (8 * (i % 4) + 4 * (i / 4)) & 15;
-            const u32 fifth = byte_of(high, i % 4) >> (2 * (part / 8) + i / 4) & 1;
-            w[i] = scale[i / 4] * float(low | fifth << 4) - min[i / 4];
+            const u32 codes = (q >> (4 * (i / 4)) & LOW_NIBBLES) | (high >> (i / 4) & LOW_BITS) << 4;
+            w[i] = fmaf(scale[i / 4], number<0>(codes, i % 4), -min[i / 4]);
         }
     }
 };
@@ -182,9 +192,8 @@ struct Q6_K {
         const float scale[2] = {d * float(scales[2 * quarter]), d * float(scales[2 * quarter + 4])};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const u32 nibble = low >> (8 * (i % 4) + 4 * (i / 4)) & 15;
-            const u32 top = byte_of(high, i % 4) >> (2 * (quarter + 2 * (i / 4))) & 3;
-            w[i] = scale[i / 4] * float(int(nibble | top << 4) - 32);
+            const u32 codes = (low >> (4 * (i / 4)) & LOW_NIBBLES) | (high >> (2 * quarter + 4 * (i / 4)) & LOW_PAIRS) << 4;
+            w[i] = scale[i / 4] * number<32>(codes, i % 4);
         }
     }
 };

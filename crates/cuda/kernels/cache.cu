@@ -86,7 +86,10 @@ extern "C" __global__ void kv_copy(const u64* blocks, u32 from, u32 to, const __
 
 // Positions are cut where they are multiples of SPAN. A span of a row gives for each head a maximum, a sum and an
 // accumulator; `merge` adds the spans in ascending order. What a row gets depends on its own positions alone.
-constexpr int SPAN = 64;
+constexpr int SPAN = 32;
+
+// Vectors that a thread reads before it uses the first; what takes long to decode gains little from it.
+constexpr int KEYS_IN_FLIGHT = Stored<KEYS>::TURBO ? 1 : 4, VALUES_IN_FLIGHT = Stored<VALUES>::TURBO ? 2 : 8;
 
 struct View {
     u32 table, first_block, shared, tail;
@@ -163,12 +166,12 @@ __device__ __forceinline__ void attend(const Attention& a) {
     // Scores: a warp a position, a lane eight elements at a time.
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const float* key_levels = a.constants + (KEYS == TQ4 ? LEVELS_4 : LEVELS_5);
+#pragma unroll(KEYS_IN_FLIGHT)
     for (int p = low + warp; p < high; p += THREADS / WARP) {
         const u8* codes = l.keys(heads[p], slots[p]);
         const float* scales = l.scales_of_keys(heads[p], slots[p]);
         float dots[G];
         for (int g = 0; g < G; g++) dots[g] = 0.0f;
-#pragma unroll 2
         for (int e = 8 * lane; e < padded; e += 8 * WARP) {
             float key[8];
             load_vector<KEYS, 8>(codes, scales, dim >> l.block_shift, l.block_shift, key_levels, e, key);
@@ -183,15 +186,12 @@ __device__ __forceinline__ void attend(const Attention& a) {
     }
     __syncthreads();
 
-    // Maximum and sum of each head: a warp a head, a lane two positions.
+    // Maximum and sum of each head: a warp a head, a lane a position.
     for (int g = warp; g < n_heads; g += THREADS / WARP) {
-        const bool is_low = lane >= low && lane < high, is_high = lane + WARP >= low && lane + WARP < high;
-        const float x = is_low ? scores[g][lane] : -infinity(), y = is_high ? scores[g][lane + WARP] : -infinity();
-        const float max = warp_max(fmaxf(x, y));
-        const float ex = is_low ? expf(x - max) : 0.0f, ey = is_high ? expf(y - max) : 0.0f;
-        const float sum = warp_sum(ex + ey);
-        scores[g][lane] = ex;
-        scores[g][lane + WARP] = ey;
+        const bool visible = lane >= low && lane < high;
+        const float score = visible ? scores[g][lane] : -infinity(), max = warp_max(score);
+        const float weight = visible ? expf(score - max) : 0.0f, sum = warp_sum(weight);
+        scores[g][lane] = weight;
         if (lane == 0) {
             float* partial = a.partial + ((size_t(blockIdx.y) * a.heads + first_head + g) * a.max_spans + blockIdx.z) * (dim + 2);
             partial[dim] = max;
@@ -205,7 +205,7 @@ __device__ __forceinline__ void attend(const Attention& a) {
     for (int e = 2 * threadIdx.x; e < dim; e += 2 * THREADS) {
         float mixed[G][2];
         for (int g = 0; g < G; g++) mixed[g][0] = mixed[g][1] = 0.0f;
-#pragma unroll 4
+#pragma unroll(VALUES_IN_FLIGHT)
         for (int p = low; p < high; p++) {
             float value[2];
             load_vector<VALUES, 2>(l.values(heads[p], slots[p]), l.scales_of_values(heads[p], slots[p]), dim >> l.block_shift,
@@ -239,9 +239,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) merge(const __grid_constan
     const int spans = position / SPAN - first_position(a, position) / SPAN + 1;
     const float* partial = a.partial + (size_t(blockIdx.y) * a.heads + head) * a.max_spans * (dim + 2);
     float max = -infinity();
+#pragma unroll 4
     for (int s = 0; s < spans; s++) max = fmaxf(max, partial[s * (dim + 2) + dim]);
     float sum = 0.0f;
     float elements[MAX_HEAD / THREADS] = {};
+#pragma unroll 4
     for (int s = 0; s < spans; s++) {
         const float* span = partial + s * (dim + 2);
         const float factor = expf(span[dim] - max);

@@ -86,4 +86,4 @@ __device__ __forceinline__ float block_sum(float x, float* scratch) {
 }
 
 // The part of a vector that a thread takes: elements first, first + step, ...
-#define EACH(i, n) for (int i = threadIdx.x; i < (n); i += blockDim.x)
+#define EACH(i, n) _Pragma("unroll 4") for (int i = threadIdx.x; i < (n); i += blockDim.x)

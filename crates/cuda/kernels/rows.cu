@@ -1,37 +1,79 @@
 // What is done to single rows: norms, rotation, activation functions, gathers, expert choice.
 
-constexpr int NORM_THREADS = 256;
+constexpr int NORM_THREADS = 512;
+// Elements that a thread holds in registers.
+constexpr int HELD = 8;
 
-// 1 / sqrt(mean(x^2) + eps) over a block of NORM_THREADS threads.
-__device__ __forceinline__ float inverse_rms(const float* x, int cols, float eps, float* scratch) {
+// The elements i, i + NORM_THREADS, ... of a row's beginning, all loads in flight together.
+__device__ __forceinline__ void hold(const float* x, int cols, float (&held)[HELD]) {
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = threadIdx.x + k * NORM_THREADS;
+        held[k] = i < cols ? x[i] : 0.0f;
+    }
+}
+
+// The same of a weight, which no kernel writes; a missing one is 1.
+__device__ __forceinline__ void hold_weight(const float* weight, int cols, float (&held)[HELD]) {
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = threadIdx.x + k * NORM_THREADS;
+        held[k] = weight && i < cols ? __ldg(weight + i) : 1.0f;
+    }
+}
+
+// 1 / sqrt(mean(x^2) + eps) over a block of NORM_THREADS threads that hold the row's beginning.
+__device__ __forceinline__ float inverse_rms(const float* x, const float (&held)[HELD], int cols, float eps, float* scratch) {
     float sum = 0.0f;
-    EACH(i, cols) sum = fmaf(x[i], x[i], sum);
+#pragma unroll
+    for (int k = 0; k < HELD; k++) sum = fmaf(held[k], held[k], sum);
+    for (int i = threadIdx.x + HELD * NORM_THREADS; i < cols; i += NORM_THREADS) sum = fmaf(x[i], x[i], sum);
     return 1.0f / sqrtf(block_sum<NORM_THREADS>(sum, scratch) / float(cols) + eps);
 }
 
 // out = x * inverse_rms(x) * weight; one block a row. A missing weight is 1.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 rms_norm(const float* x, const float* weight, float eps, int cols, float* out) {
-    wait_for_previous();
     __shared__ float scratch[NORM_THREADS / WARP];
+    float held[HELD], gain[HELD];
+    hold_weight(weight, cols, gain);
+    wait_for_previous();
     x += size_t(blockIdx.x) * cols;
     out += size_t(blockIdx.x) * cols;
-    const float factor = inverse_rms(x, cols, eps, scratch);
-    EACH(i, cols) out[i] = x[i] * factor * (weight ? weight[i] : 1.0f);
+    hold(x, cols, held);
+    const float factor = inverse_rms(x, held, cols, eps, scratch);
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = threadIdx.x + k * NORM_THREADS;
+        if (i < cols) out[i] = held[k] * factor * gain[k];
+    }
+    for (int i = threadIdx.x + HELD * NORM_THREADS; i < cols; i += NORM_THREADS) {
+        out[i] = x[i] * factor * (weight ? weight[i] : 1.0f);
+    }
 }
 
 // x = (x + norm(y)) * scale; one block a row. `scale` has n_scales elements: none, one, or one a column.
 extern "C" __global__ void __launch_bounds__(NORM_THREADS)
 add_norm(float* x, const float* y, const float* weight, float eps, const float* scale, int n_scales, int cols) {
-    wait_for_previous();
     __shared__ float scratch[NORM_THREADS / WARP];
+    float held[HELD], base[HELD], gain[HELD];
+    hold_weight(weight, cols, gain);
+    wait_for_previous();
     x += size_t(blockIdx.x) * cols;
     y += size_t(blockIdx.x) * cols;
-    const float factor = inverse_rms(y, cols, eps, scratch);
-    EACH(i, cols) {
-        const float sum = x[i] + y[i] * factor * (weight ? weight[i] : 1.0f);
-        x[i] = sum * (n_scales == 0 ? 1.0f : scale[n_scales == 1 ? 0 : i]);
+    hold(y, cols, held);
+    hold(x, cols, base);
+    const float factor = inverse_rms(y, held, cols, eps, scratch);
+    const auto add = [&](float x, float y, float gain, int i) {
+        const float sum = x + y * factor * gain;
+        return sum * (n_scales == 0 ? 1.0f : __ldg(scale + (n_scales == 1 ? 0 : i)));
+    };
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        const int i = threadIdx.x + k * NORM_THREADS;
+        if (i < cols) x[i] = add(base[k], held[k], gain[k], i);
     }
+    for (int i = threadIdx.x + HELD * NORM_THREADS; i < cols; i += NORM_THREADS) x[i] = add(x[i], y[i], weight ? weight[i] : 1.0f, i);
 }
 
 // Cosines, then sines, of position * frequency; one block a row. The angle is rounded to float as in the reference.
@@ -127,19 +169,19 @@ extern "C" __global__ void gather(const float* x, const __grid_constant__ RowIds
     EACH(i, cols) out[size_t(blockIdx.x) * cols + i] = from[i];
 }
 
-// Whether expert a of probability x comes before expert b of probability y: the larger, the lower id among equals, what is
-// not a number last.
-__device__ __forceinline__ bool before(float x, int a, float y, int b) {
-    if (isnan(x) || isnan(y)) return isnan(x) == isnan(y) ? a < b : isnan(y);
-    return x == y ? a < b : x > y;
+// What is largest for the expert that comes first: by its probability, then the lower id; what is not a number comes last.
+// Never 0, which marks experts that are taken.
+__device__ __forceinline__ u64 rank(float probability, int expert) {
+    const u32 order = isnan(probability) ? 0 : __float_as_uint(probability) + 1;
+    return u64(order) << 32 | (0xffffffffu - u32(expert));
 }
 
-// Softmax over the scores of a row and its top_k; one warp a row. Shared memory: n_experts floats, then as many bytes.
+// Softmax over the scores of a row and its top_k; one warp a row. Shared memory: n_experts ranks, then as many floats.
 extern "C" __global__ void route(const float* scores, int n_experts, int top_k, const float* expert_scale, u32* experts,
                                  float* weights) {
+    extern __shared__ u64 ranks[];
+    float* exps = reinterpret_cast<float*>(ranks + n_experts);
     wait_for_previous();
-    extern __shared__ float exps[];
-    u8* taken = reinterpret_cast<u8*>(exps + n_experts);
     scores += size_t(blockIdx.x) * n_experts;
     experts += size_t(blockIdx.x) * top_k;
     weights += size_t(blockIdx.x) * top_k;
@@ -147,29 +189,31 @@ extern "C" __global__ void route(const float* scores, int n_experts, int top_k, 
     EACH(i, n_experts) max = fmaxf(max, scores[i]);
     max = warp_max(max);
     float total = 0.0f;
+    u64 mine = 0;
     EACH(i, n_experts) {
         exps[i] = expf(scores[i] - max);
-        taken[i] = 0;
+        ranks[i] = rank(exps[i], i);
+        mine = ranks[i] > mine ? ranks[i] : mine;
         total += exps[i];
     }
     total = warp_sum(total);
     __syncwarp();
     float chosen = 0.0f;
     for (int k = 0; k < top_k; k++) {
-        int best = -1;
-        EACH(i, n_experts) {
-            if (!taken[i] && (best < 0 || before(exps[i], i, exps[best], best))) best = i;
-        }
+        u64 best = mine;
         for (int offset = 16; offset > 0; offset /= 2) {
-            const int other = __shfl_xor_sync(ALL_LANES, best, offset);
-            if (other >= 0 && (best < 0 || before(exps[other], other, exps[best], best))) best = other;
+            const u64 other = __shfl_xor_sync(ALL_LANES, best, offset);
+            best = other > best ? other : best;
         }
-        const float weight = exps[best] / total;
+        const int expert = int(0xffffffffu - u32(best));
+        const float weight = exps[expert] / total;
         chosen += weight;
-        __syncwarp();
-        if (threadIdx.x == 0) {
-            taken[best] = 1;
-            experts[k] = best;
+        if (mine == best) {
+            // This lane had the best: it takes it out and looks for its next.
+            ranks[expert] = 0;
+            mine = 0;
+            EACH(i, n_experts) mine = ranks[i] > mine ? ranks[i] : mine;
+            experts[k] = expert;
             weights[k] = weight;
         }
         __syncwarp();

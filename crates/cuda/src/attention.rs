@@ -9,7 +9,7 @@ use crate::device::{Device, Kernels, launch};
 use crate::memory::Scratch;
 
 /// Positions of a span; as in `cache.cu`.
-const SPAN: usize = 64;
+const SPAN: usize = 32;
 /// Threads of a block; as in `cache.cu`.
 const THREADS: usize = 128;
 /// Query heads that a block takes at most.
@@ -68,9 +68,9 @@ mod tests {
     #[test]
     fn spans_are_cut_at_absolute_positions() {
         assert_eq!(span_count(0, None), 1);
-        assert_eq!(span_count(63, None), 1);
-        assert_eq!(span_count(64, None), 2);
+        assert_eq!(span_count(31, None), 1);
+        assert_eq!(span_count(32, None), 2);
         assert_eq!(span_count(64, Some(1)), 1);
-        assert_eq!(span_count(1000, Some(512)), 1000 / 64 - 489 / 64 + 1);
+        assert_eq!(span_count(1000, Some(512)), 1000 / 32 - 489 / 32 + 1);
     }
 }

@@ -24,6 +24,8 @@ use crate::rows::CudaRows;
 
 /// Threads of a block of the kernels of `rows.cu` that do not say otherwise.
 const THREADS: usize = 256;
+/// Threads of a block of the norms.
+const NORM_THREADS: usize = 512;
 /// Threads of a block of `head_norm_rope`.
 const HEAD_THREADS: usize = 64;
 /// Threads of a block of the kernels of `matrix.cu`.
@@ -275,7 +277,7 @@ impl Backend for CudaBackend {
         if dims.rows == 0 {
             return Ok(());
         }
-        launch!(self.device, self.rows.get("rms_norm"), (dims.rows, 1, 1), THREADS, 0;
+        launch!(self.device, self.rows.get("rms_norm"), (dims.rows, 1, 1), NORM_THREADS, 0;
             self.address(x), self.optional(norm.weight), norm.eps, dims.cols as i32, self.address(out));
         Ok(())
     }
@@ -479,7 +481,7 @@ impl Backend for CudaBackend {
         if dims.rows == 0 {
             return Ok(());
         }
-        launch!(self.device, self.rows.get("add_norm"), (dims.rows, 1, 1), THREADS, 0;
+        launch!(self.device, self.rows.get("add_norm"), (dims.rows, 1, 1), NORM_THREADS, 0;
             self.address(x), self.address(y), self.optional(norm.weight), norm.eps, self.optional(scale),
             scale.map_or(0, |s| s.len as i32), dims.cols as i32);
         Ok(())
@@ -506,7 +508,7 @@ impl Backend for CudaBackend {
         let choices = routing.choices();
         let experts = routing.experts.reserve(device, choices, "expert choices")?.address(device);
         let weights = routing.weights.reserve(device, choices, "expert weights")?.address(device);
-        launch!(device, self.rows.get("route"), (dims.rows, 1, 1), 32, 5 * n_experts;
+        launch!(device, self.rows.get("route"), (dims.rows, 1, 1), 32, 12 * n_experts;
             self.address(scores), n_experts as i32, top_k as i32, self.optional(expert_scale), experts, weights);
         if let Some(tiles) = routing.most_tiles() {
             let tile_experts = routing.tile_experts.reserve(device, tiles, "expert tiles")?.address(device);
