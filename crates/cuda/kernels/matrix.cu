@@ -32,9 +32,6 @@ struct Product {
     int divisor;
 };
 
-// Pieces that a thread reads before it uses the first, where there is one row.
-constexpr int IN_FLIGHT = 4;
-
 template <typename T, int R, int M, bool EXPERTS>
 __device__ __forceinline__ void product(const Product& p) {
     __shared__ float partial[4][M * R];
@@ -81,42 +78,19 @@ __device__ __forceinline__ void product(const Product& p) {
     for (int i = 0; i < M * R; i++) sums[i] = 0.0f;
     const int pieces = (p.cols + 7) / 8;
     const int begin = shared_columns ? threadIdx.x : lane, step = shared_columns ? 4 * WARP : WARP;
-    if constexpr (R == 1) {
-        // A single row waits for memory: a thread has several pieces in flight, those beyond the row being read and dropped.
-        for (int from = begin; from < pieces; from += IN_FLIGHT * step) {
-            float x[IN_FLIGHT][8];
+#pragma unroll(R == 1 ? 4 : 1)
+    for (int q = begin; q < pieces; q += step) {
+        float x[R][8];
 #pragma unroll
-            for (int u = 0; u < IN_FLIGHT; u++) {
-                load_piece<T>(p.x + size_t(input[0]) * p.cols, min(from + u * step, pieces - 1), p.cols, x[u]);
-            }
+        for (int r = 0; r < R; r++) load_piece<T>(p.x + size_t(input[r]) * p.cols, q, p.cols, x[r]);
 #pragma unroll
-            for (int m = 0; m < M; m++) {
-                const u8* row = weights + size_t(min(first + m, rows - 1)) * p.row_bytes;
+        for (int m = 0; m < M; m++) {
+            float w[8];
+            decode_piece<T>(weights + size_t(min(first + m, rows - 1)) * p.row_bytes, q, p.cols, w);
 #pragma unroll
-                for (int u = 0; u < IN_FLIGHT; u++) {
-                    const int q = from + u * step;
-                    float w[8], sum = sums[m];
-                    decode_piece<T>(row, min(q, pieces - 1), p.cols, w);
+            for (int r = 0; r < R; r++) {
 #pragma unroll
-                    for (int i = 0; i < 8; i++) sum = fmaf(w[i], x[u][i], sum);
-                    sums[m] = q < pieces ? sum : sums[m];
-                }
-            }
-        }
-    } else {
-        for (int q = begin; q < pieces; q += step) {
-            float x[R][8];
-#pragma unroll
-            for (int r = 0; r < R; r++) load_piece<T>(p.x + size_t(input[r]) * p.cols, q, p.cols, x[r]);
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                float w[8];
-                decode_piece<T>(weights + size_t(min(first + m, rows - 1)) * p.row_bytes, q, p.cols, w);
-#pragma unroll
-                for (int r = 0; r < R; r++) {
-#pragma unroll
-                    for (int i = 0; i < 8; i++) sums[m * R + r] = fmaf(w[i], x[r][i], sums[m * R + r]);
-                }
+                for (int i = 0; i < 8; i++) sums[m * R + r] = fmaf(w[i], x[r][i], sums[m * R + r]);
             }
         }
     }
