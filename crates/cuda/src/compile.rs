@@ -54,7 +54,8 @@ impl Handle {
     fn log(&self) -> String {
         // SAFETY: the program lives.
         let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
-        let bytes: Vec<u8> = log.into_iter().map(|c| c as u8).take_while(|&c| c != 0).collect();
+        // C characters are signed on some processors only.
+        let bytes: Vec<u8> = log.into_iter().map(|c| c.to_ne_bytes()[0]).take_while(|&c| c != 0).collect();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
