@@ -1,7 +1,7 @@
 //! The TurboQuant formats: rotated vectors, a few bits an element.
 //!
 //! TurboQuant (Zandieh et al., 2025, arXiv 2504.19874), the variant for least squared error. After the rotation
-//! ([`rotation`](super::rotation)) the elements of a vector look like independent normal numbers whatever the vector
+//! ([`super::rotation`]) the elements of a vector look like independent normal numbers whatever the vector
 //! was, so that one quantiser serves all vectors. Vectors are cut into blocks of up to 256 elements:
 //!
 //! - `tq4`, `tq5`: an element is `scale * level`, the level one of the [Lloyd-Max levels](super::levels) of 4 or 5
