@@ -1,6 +1,7 @@
 //! Compiles every program for the architectures named, without a GPU: `compile-kernels sm_80 sm_90a sm_120`.
 
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use lapidary_cuda::compile;
@@ -14,23 +15,27 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut failed = 0;
+    let failed = AtomicUsize::new(0);
     for arch in std::env::args().skip(1) {
-        let (begin, mut bytes) = (Instant::now(), 0);
-        for program in Program::all() {
-            match compile::compile(program, &arch) {
-                Ok(cubin) => bytes += cubin.len(),
-                Err(error) => {
-                    eprintln!("{error}");
-                    failed += 1;
+        let (begin, bytes, next) = (Instant::now(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let programs = Program::all();
+        let work = || {
+            while let Some(&program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match compile::compile(program, &arch) {
+                    Ok(cubin) => {
+                        bytes.fetch_add(cubin.len(), Ordering::Relaxed);
+                    }
+                    Err(error) => {
+                        eprintln!("{error}");
+                        failed.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
-        }
-        let n = Program::all().len();
-        println!(
-            "NVRTC {major}.{minor}, {arch}: {n} programs, {bytes} bytes, {:.1} s",
-            begin.elapsed().as_secs_f64()
-        );
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+        let (n, bytes, seconds) = (programs.len(), bytes.into_inner(), begin.elapsed().as_secs_f64());
+        println!("NVRTC {major}.{minor}, {arch}: {n} programs, {bytes} bytes, {seconds:.1} s");
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed.into_inner() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
