@@ -126,7 +126,8 @@ fn work(queue: &Queue, shared: &Shared) {
 fn store(job: &Job, shared: &Shared) -> io::Result<()> {
     let bytes = file::size(job.bytes.len());
     if bytes > shared.limit {
-        return Ok(());
+        let limit = shared.limit;
+        return Err(io::Error::other(format!("a block takes {bytes} bytes, the store may hold {limit}")));
     }
     let temporary = shared.dir.join(temporary_name());
     let target = shared.dir.join(&job.name);
