@@ -108,8 +108,8 @@ pub enum ActivationsArg {
 /// Formats of the key/value cache.
 #[derive(Args, Clone)]
 pub struct KvArgs {
-    /// Format of cached keys and values: f32, f16, or compressed tq8, tq6, tq5, tq4 [default: tq8; f16 for a model
-    /// whose heads tq8 cannot hold]
+    /// Format of cached keys and values: f32, f16, or compressed tq8, tq6, tq5, tq4 [default: tq8 on a CPU; f16 on a
+    /// GPU, and for a model whose heads tq8 cannot hold]
     #[arg(long, value_name = "FORMAT")]
     kv: Option<KvFormat>,
     /// Format of keys alone [default: that of --kv]
@@ -135,10 +135,10 @@ pub struct KvStoreArgs {
 }
 
 impl KvArgs {
-    /// Formats of keys and values for a model.
-    pub fn formats(&self, config: &Config) -> (KvFormat, KvFormat) {
-        let holds = |g: &CacheGroup| KvFormat::Tq8.supports(g.head_dim);
-        let default = if config.cache_groups.iter().all(holds) { KvFormat::Tq8 } else { KvFormat::F16 };
+    /// Formats of keys and values for a model; `preferred` is taken where none is named and the model's heads allow it.
+    pub fn formats(&self, config: &Config, preferred: KvFormat) -> (KvFormat, KvFormat) {
+        let holds = |g: &CacheGroup| preferred.supports(g.head_dim);
+        let default = if config.cache_groups.iter().all(holds) { preferred } else { KvFormat::F16 };
         let both = self.kv.unwrap_or(default);
         (self.kv_k.unwrap_or(both), self.kv_v.unwrap_or(both))
     }

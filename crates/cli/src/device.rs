@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use lapidary_backend::Backend;
+use lapidary_backend::{Backend, KvFormat};
 use lapidary_cpu::{ActivationMode, CpuBackend, CpuConfig};
 use lapidary_cuda::cache::ProgramCache;
 use lapidary_cuda::{CudaBackend, CudaConfig, CudaError};
@@ -16,11 +16,16 @@ pub trait Device: Backend {
     /// Bytes a second that the device reads (or copies, both directions counted) in its memory, measured.
     fn bandwidth(&self) -> Result<f64>;
 
+    /// The cache format where none is asked for: the smallest without measurable loss that is not slower than f16.
+    const PREFERRED_KV: KvFormat;
+
     /// Bytes free in the device's own memory; `None` for the memory of the machine.
     fn free_memory(&self) -> Option<u64>;
 }
 
 impl Device for CpuBackend {
+    const PREFERRED_KV: KvFormat = KvFormat::Tq8;
+
     fn bandwidth(&self) -> Result<f64> {
         Ok(self.read_bandwidth())
     }
@@ -31,6 +36,8 @@ impl Device for CpuBackend {
 }
 
 impl Device for CudaBackend {
+    const PREFERRED_KV: KvFormat = KvFormat::F16;
+
     fn bandwidth(&self) -> Result<f64> {
         Ok(self.copy_bandwidth()?)
     }

@@ -120,7 +120,7 @@ pub fn session<B: Device>(
     context: usize,
     batch_rows: usize,
 ) -> Result<Session<B>> {
-    let (k_format, v_format) = run.kv.formats(loaded.model.config());
+    let (k_format, v_format) = run.kv.formats(loaded.model.config(), B::PREFERRED_KV);
     let budget = kv_budget(loaded, run.kv.kv_memory);
     if let Some(budget) = budget {
         memory::check(loaded.model.config(), (k_format, v_format), context, batch_rows, budget)?;
@@ -146,7 +146,7 @@ pub fn store<B: Device>(loaded: &Loaded<B>, run: &RunArgs, args: &KvStoreArgs) -
     let mut root = blake3::Hasher::new();
     root.update(&fingerprint(&loaded.gguf)?);
     root.update(backend.kv_layout().as_bytes());
-    let (k_format, v_format) = run.kv.formats(loaded.model.config());
+    let (k_format, v_format) = run.kv.formats(loaded.model.config(), B::PREFERRED_KV);
     root.update(format!("{} {k_format} {v_format}", env!("CARGO_PKG_VERSION")).as_bytes());
     let warn: Warn = Arc::new(|warning| eprintln!("warning: {}", crate::output::printable(&warning)));
     match KvStore::open(dir, args.kv_store_size, *root.finalize().as_bytes(), warn) {

@@ -90,7 +90,7 @@ struct Bench<'a, B: Device> {
 impl<'a, B: Device> Bench<'a, B> {
     fn new(args: &'a BenchArgs, loaded: &'a Loaded<B>) -> Self {
         let kv = &args.run.kv;
-        let (k_format, v_format) = kv.formats(loaded.model.config());
+        let (k_format, v_format) = kv.formats(loaded.model.config(), B::PREFERRED_KV);
         let traffic = Traffic::new(&loaded.gguf, loaded.model.config(), k_format, v_format);
         Self { args, loaded, traffic, workspace: Workspace::new(), ids: 1 }
     }
@@ -100,7 +100,7 @@ impl<'a, B: Device> Bench<'a, B> {
             Test::Prompt(n) | Test::Generate(n) => n,
         };
         let kv = &self.args.run.kv;
-        let (k_format, v_format) = kv.formats(self.loaded.model.config());
+        let (k_format, v_format) = kv.formats(self.loaded.model.config(), B::PREFERRED_KV);
         let budget = load::kv_budget(self.loaded, kv.kv_memory);
         let config = KvCacheConfig { k_format, v_format, context: depth as usize + n, budget };
         let model = &self.loaded.model;

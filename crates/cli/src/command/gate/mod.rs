@@ -101,7 +101,7 @@ fn check_plot(args: &GateArgs, plot: &Path) -> Result<()> {
 /// The caches to compare: the one of the flags, or the grid's.
 fn candidates(args: &GateArgs, config: &Config) -> Result<Vec<KvFormats>> {
     let Some(Grid(formats)) = &args.grid else {
-        let (keys, values) = args.run.kv.formats(config);
+        let (keys, values) = args.run.kv.formats(config, KvFormat::Tq8);
         return Ok(vec![KvFormats { keys, values }]);
     };
     let (fit, skipped): (Vec<KvFormat>, Vec<KvFormat>) =
