@@ -1,7 +1,8 @@
 //! The operations a Gemma forward pass is made of.
 //!
 //! [`Backend`] names the operations and states their contracts; [`reference`](mod@reference) computes each of them in plain
-//! scalar code written for reading; [`conformance`] holds any other backend to that reference on random shapes.
+//! scalar code written for reading; [`conformance`] holds any other backend to that reference on random shapes;
+//! [`profile`] measures the operations of any backend.
 //! A backend owns four kinds of objects: activation [buffers](Backend::Buffer), prepared
 //! [weight matrices](Backend::Matrix), the [rows](Backend::Rows) of the batch in flight, and pools of
 //! [key/value blocks](Backend::KvPool).
@@ -13,6 +14,7 @@ pub mod conformance;
 pub mod error;
 pub mod kv;
 pub mod ops;
+pub mod profile;
 pub mod reference;
 pub mod rows;
 mod traits;
@@ -20,6 +22,7 @@ mod traits;
 pub use error::{BackendError, Result};
 pub use kv::{KvFormat, KvPoolSpec};
 pub use ops::*;
+pub use profile::Profiled;
 pub use reference::ReferenceBackend;
 pub use rows::{GroupRows, RowBatch, RowView};
 pub use traits::Backend;

@@ -27,6 +27,14 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// The device in words, for people.
     fn name(&self) -> String;
 
+    /// Waits until everything enqueued so far is done.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// A zeroed buffer of `len` elements.
     fn buffer(&self, len: usize) -> Result<Self::Buffer>;
 

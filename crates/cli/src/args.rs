@@ -39,6 +39,8 @@ pub enum Command {
     Trace(TraceArgs),
     /// Measure speed, and the share of the machine's limit that it reaches
     Bench(BenchArgs),
+    /// Show where the time of a prompt and of a generated token goes, operation by operation
+    Profile(ProfileArgs),
     /// Make a GGUF file of a Hugging Face folder
     Convert(ConvertArgs),
     /// Write a GGUF file in another type
@@ -451,6 +453,31 @@ pub struct BenchArgs {
     /// Runs of each test
     #[arg(short, long, default_value_t = 5, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct ProfileArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Profile a model of random weights instead, for example 26b-a4b:q4_k_m; it is made in the folder for temporary
+    /// files (TMPDIR) and gone afterwards
+    #[arg(long, value_name = "KIND[:TYPE]", conflicts_with = "model", value_parser = synthetic)]
+    pub synthetic: Option<Synthetic>,
+    /// Tokens of the prompt test; 0 leaves it out
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub prompt: u32,
+    /// Tokens of the generation test; 0 leaves it out
+    #[arg(long = "gen", default_value_t = 64, value_name = "N")]
+    pub r#gen: u32,
+    /// Positions already in the cache
+    #[arg(long, default_value_t = 0, value_name = "D")]
+    pub depth: u32,
+    /// Sequences that generate together
+    #[arg(long, default_value_t = 1, value_name = "B", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub batch: u32,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use lapidary_backend::{Backend, KvFormat};
+use lapidary_backend::{Backend, KvFormat, Profiled};
 use lapidary_cpu::{ActivationMode, CpuBackend, CpuConfig};
 use lapidary_cuda::cache::ProgramCache;
 use lapidary_cuda::{CudaBackend, CudaConfig, CudaError};
@@ -44,6 +44,18 @@ impl Device for CudaBackend {
 
     fn free_memory(&self) -> Option<u64> {
         self.free_bytes().ok()
+    }
+}
+
+impl<B: Device> Device for Profiled<B> {
+    const PREFERRED_KV: KvFormat = B::PREFERRED_KV;
+
+    fn bandwidth(&self) -> Result<f64> {
+        self.inner().bandwidth()
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        self.inner().free_memory()
     }
 }
 

@@ -9,6 +9,7 @@ mod load;
 mod memory;
 mod output;
 mod svg;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Command::Gate(args) => command::gate::run(*args),
         Command::Trace(args) => command::trace::run(args),
         Command::Bench(args) => command::bench::run(args),
+        Command::Profile(args) => command::profile::run(args),
         Command::Convert(args) => command::convert::run(args),
         Command::Quantize(args) => command::quantize::run(args),
         Command::Synth(args) => command::synth::run(args),

@@ -173,6 +173,10 @@ impl Backend for CudaBackend {
         self.device.name()
     }
 
+    fn synchronize(&self) -> Result<()> {
+        self.device.synchronize()
+    }
+
     fn buffer(&self, len: usize) -> Result<CudaBuffer> {
         Ok(CudaBuffer { memory: Memory::zeroed(&self.device, len, "activations")?, len })
     }

@@ -9,6 +9,7 @@ pub mod generate;
 mod heads;
 pub mod info;
 pub mod perplexity;
+pub mod profile;
 pub mod quantize;
 pub mod synth;
 pub mod tokenize;
