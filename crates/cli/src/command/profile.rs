@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use lapidary_backend::{Backend, Profiled};
 use lapidary_backend::profile::OperationTime;
+use lapidary_backend::{Backend, Profiled};
 use serde::Serialize;
 
 use crate::args::ProfileArgs;
