@@ -146,13 +146,14 @@ unsafe fn tile256<B: Decode256, D: Dot>(rows: [&[B]; TILE], x: Row256) -> __m256
     for b in 0..n_blocks {
         let xv = x.codes.as_ptr().add(256 * b);
         let x_sums = load(x.sums.as_ptr().add(16 * b));
+        let powers = powers_of_two(x.shifts.as_ptr().add(8 * b));
         let blocks = rows.map(|row| row.get_unchecked(b));
         let mut p = [_mm256_setzero_si256(); TILE];
         let mut m = [_mm256_setzero_si256(); TILE];
         for j in 0..TILE {
             prefetch(next_tile.wrapping_add((b * TILE + j) * size_of::<B>()), size_of::<B>());
             let (scales, mins) = blocks[j].group_vectors();
-            p[j] = superblock::<B, D>(blocks[j], xv, x.shifts.as_ptr().add(8 * b), scales);
+            p[j] = superblock::<B, D>(blocks[j], xv, _mm256_mullo_epi16(scales, powers));
             if B::OFFSET != 0 {
                 let offset = _mm256_madd_epi16(scales, x_sums);
                 let bits = _mm256_set1_epi32(B::OFFSET.ilog2_or_zero());
@@ -173,25 +174,27 @@ unsafe fn tile256<B: Decode256, D: Dot>(rows: [&[B]; TILE], x: Row256) -> __m256
     acc
 }
 
-/// Partial sums of the codes of one superblock times their group's scale times `x`.
+/// Two to the power of each of eight shifts of 0 to 3, twice, in 16-bit lanes: a factor for each group of 16.
 #[inline(always)]
-unsafe fn superblock<B: Decode256, D: Dot>(
-    block: &B,
-    x: *const i8,
-    shifts: *const u8,
-    scales: __m256i,
-) -> __m256i {
+unsafe fn powers_of_two(shifts: *const u8) -> __m256i {
+    let powers = _mm_shuffle_epi8(_mm_cvtsi32_si128(0x0804_0201), _mm_loadl_epi64(shifts.cast()));
+    _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(powers, powers))
+}
+
+/// Partial sums of the codes of one superblock times their group's factor in `scales` times `x`.
+#[inline(always)]
+unsafe fn superblock<B: Decode256, D: Dot>(block: &B, x: *const i8, scales: __m256i) -> __m256i {
     let first = _mm256_permute2x128_si256::<0x00>(scales, scales);
     let second = _mm256_permute2x128_si256::<0x11>(scales, scales);
     let mut acc = _mm256_setzero_si256();
-    acc = chunk::<B, D, 0>(acc, block, x, shifts, first);
-    acc = chunk::<B, D, 1>(acc, block, x, shifts, first);
-    acc = chunk::<B, D, 2>(acc, block, x, shifts, first);
-    acc = chunk::<B, D, 3>(acc, block, x, shifts, first);
-    acc = chunk::<B, D, 4>(acc, block, x, shifts, second);
-    acc = chunk::<B, D, 5>(acc, block, x, shifts, second);
-    acc = chunk::<B, D, 6>(acc, block, x, shifts, second);
-    chunk::<B, D, 7>(acc, block, x, shifts, second)
+    acc = chunk::<B, D, 0>(acc, block, x, first);
+    acc = chunk::<B, D, 1>(acc, block, x, first);
+    acc = chunk::<B, D, 2>(acc, block, x, first);
+    acc = chunk::<B, D, 3>(acc, block, x, first);
+    acc = chunk::<B, D, 4>(acc, block, x, second);
+    acc = chunk::<B, D, 5>(acc, block, x, second);
+    acc = chunk::<B, D, 6>(acc, block, x, second);
+    chunk::<B, D, 7>(acc, block, x, second)
 }
 
 /// Adds the products of columns `32 C..32 C + 32`; both halves of `scales` hold groups `8 (C / 4)..` of 16.
@@ -200,7 +203,6 @@ unsafe fn chunk<B: Decode256, D: Dot, const C: usize>(
     acc: __m256i,
     block: &B,
     x: *const i8,
-    shifts: *const u8,
     scales: __m256i,
 ) -> __m256i {
     const { assert!(B::WIDE || B::MAX_CODE * 127 * 2 <= i16::MAX as i32) };
@@ -215,8 +217,7 @@ unsafe fn chunk<B: Decode256, D: Dot, const C: usize>(
     let group = 0x0100_0100_0100_0100 + (C as i64 % 4) * 0x0404_0404_0404_0404;
     let upper = group + 0x0202_0202_0202_0202;
     let scale = _mm256_shuffle_epi8(scales, _mm256_setr_epi64x(group, group, upper, upper));
-    let shift = _mm_cvtsi32_si128(i32::from(*shifts.add(C)));
-    D::dot_i16(acc, products, _mm256_sll_epi16(scale, shift))
+    D::dot_i16(acc, products, scale)
 }
 
 /// The logarithm of an offset as a shift count.

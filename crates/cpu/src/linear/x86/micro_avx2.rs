@@ -114,14 +114,19 @@ impl Micro<T> for MicroAvx2 {
             let packed = packed.add(b * pack::bytes256::<B, Avx2, T>());
             let scales = packed.add(256 * T);
             let mut sums = [_mm256_setzero_si256(); R];
-            for g in (0..64).step_by(run) {
-                let scale = load(scales.add(4 * T * (4 * g / B::SUB)));
-                let p =
-                    products(B::WIDE, run, packed.add(4 * T * g), x.map(|x| x.codes.add(256 * b + 4 * g)));
+            for c in 0..8 {
+                let mut group = [_mm256_setzero_si256(); R];
+                for g in (8 * c..8 * c + 8).step_by(run) {
+                    let scale = load(scales.add(4 * T * (4 * g / B::SUB)));
+                    let codes = x.map(|x| x.codes.add(256 * b + 4 * g));
+                    let p = products(B::WIDE, run, packed.add(4 * T * g), codes);
+                    for r in 0..R {
+                        group[r] = _mm256_add_epi32(group[r], _mm256_madd_epi16(p[r], scale));
+                    }
+                }
                 for r in 0..R {
-                    let shift = _mm_cvtsi32_si128(i32::from(*x[r].shifts.add(8 * b + g / 8)));
-                    let scale = _mm256_sll_epi16(scale, shift);
-                    sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(p[r], scale));
+                    let shift = _mm_cvtsi32_si128(i32::from(*x[r].shifts.add(8 * b + c)));
+                    sums[r] = _mm256_add_epi32(sums[r], _mm256_sll_epi32(group[r], shift));
                 }
             }
             let mut rest = scales.add(256 / B::SUB * 4 * T);
