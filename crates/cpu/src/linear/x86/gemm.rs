@@ -26,10 +26,19 @@ macro_rules! for_groups {
                 $i += $r;
             }
         }
-        while $n - $i >= 4 {
-            const $r: usize = 4;
-            $body
-            $i += $r;
+        if $greatest >= 4 {
+            while $n - $i >= 4 {
+                const $r: usize = 4;
+                $body
+                $i += $r;
+            }
+        } else {
+            // Four are better halved than a third one cut off.
+            while $n - $i >= 3 && $n - $i != 4 {
+                const $r: usize = 3;
+                $body
+                $i += $r;
+            }
         }
         while $n - $i >= 2 {
             const $r: usize = 2;
@@ -44,7 +53,7 @@ macro_rules! for_groups {
 }
 
 /// Weight rows of a tile with AVX2.
-pub(in crate::linear) const TILE_AVX2: usize = 8;
+pub(in crate::linear) const TILE_AVX2: usize = 16;
 /// Weight rows of a tile with AVX-512.
 pub(in crate::linear) const TILE_VNNI: usize = 32;
 
@@ -71,7 +80,7 @@ pub(super) struct X256 {
 
 /// The register-blocked kernels of an instruction set, for tiles of `T` weight rows.
 pub(super) trait Micro<const T: usize> {
-    /// Activation rows of the largest group: 4 or 6.
+    /// Activation rows of the largest group: 3, 4 or 6.
     const GROUP: usize;
     /// Adds the products of `n` packed blocks with each of `R` activation rows to the `T` results at `acc`.
     unsafe fn block32<B: Decode32, const R: usize>(
