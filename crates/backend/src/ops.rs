@@ -31,6 +31,15 @@ pub struct Norm<'a, T> {
     pub eps: f32,
 }
 
+/// Rows of a product that were computed because they could be among the largest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Best {
+    /// Their numbers, ascending.
+    pub ids: Vec<u32>,
+    /// Their results, one a row.
+    pub values: Vec<f32>,
+}
+
 /// A weight matrix, or several of equal shape stacked (the experts of a layer), as stored in the file.
 #[derive(Clone, Debug)]
 pub struct MatrixData {

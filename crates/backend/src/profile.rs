@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::rows::GroupRows;
 use crate::{
-    Attention, Backend, Choices, Columns, Dims, ExpertInput, HeadLayout, HeadNormRope, KvPoolSpec,
+    Attention, Backend, Best, Choices, Columns, Dims, ExpertInput, HeadLayout, HeadNormRope, KvPoolSpec,
     MatrixData, Norm, Result, RowBatch,
 };
 
@@ -94,6 +94,14 @@ impl<B: Backend> Profiled<B> {
             None => operations.push(OperationTime { name: name.to_owned(), calls: 1, time, bytes }),
         }
         Ok(result)
+    }
+
+    /// Books bytes that were not known before the operation.
+    fn add_bytes(&self, name: &str, bytes: u64) {
+        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(operation) = operations.iter_mut().find(|o| o.name == name) {
+            operation.bytes += bytes;
+        }
     }
 }
 
@@ -229,6 +237,31 @@ impl<B: Backend> Backend for Profiled<B> {
     fn row_dots(&self, x: &B::Buffer, row: usize, matrix: &Self::Matrix, ids: &[u32]) -> Result<Vec<f32>> {
         let bytes = matrix.row_bytes * ids.len() as u64;
         self.measure("row_dots", bytes, |b| b.row_dots(x, row, &matrix.inner, ids))
+    }
+
+    fn screen_bytes(&self, matrix: &Self::Matrix) -> Option<usize> {
+        self.inner.screen_bytes(&matrix.inner)
+    }
+
+    fn screen(&self, matrix: &Self::Matrix, importance: &[f32]) -> Result<bool> {
+        self.inner.screen(&matrix.inner, importance)
+    }
+
+    fn best(
+        &self,
+        x: &B::Buffer,
+        row: usize,
+        matrix: &Self::Matrix,
+        k: usize,
+        softcap: Option<f32>,
+    ) -> Result<Option<Best>> {
+        let screen = self.inner.screen_bytes(&matrix.inner).unwrap_or(0) as u64;
+        let name = format!("best {}", matrix.kind);
+        let result = self.measure(&name, screen, |b| b.best(x, row, &matrix.inner, k, softcap))?;
+        if let Some(best) = &result {
+            self.add_bytes(&name, matrix.row_bytes * best.ids.len() as u64);
+        }
+        Ok(result)
     }
 
     fn rope_table(&self, rows: &Self::Rows, frequencies: &B::Buffer, out: &mut B::Buffer) -> Result<()> {

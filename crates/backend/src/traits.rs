@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use crate::{
-    Attention, Choices, Columns, Dims, ExpertInput, HeadLayout, HeadNormRope, KvPoolSpec, MatrixData, Norm,
-    Result, RowBatch,
+    Attention, Best, Choices, Columns, Dims, ExpertInput, HeadLayout, HeadNormRope, KvPoolSpec, MatrixData,
+    Norm, Result, RowBatch,
 };
 
 /// A device that can run the model.
@@ -113,6 +113,33 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// `dot(x[row, :], matrix[id, :])` for each of `ids`, with the stored values and no rounding of `x`. Few ids:
     /// this is the exact second look at a handful of logits.
     fn row_dots(&self, x: &Self::Buffer, row: usize, matrix: &Self::Matrix, ids: &[u32]) -> Result<Vec<f32>>;
+
+    /// Bytes of a coarse copy of `matrix` with which [`best`](Backend::best) reads less; `None` when the backend has no
+    /// such thing for it.
+    fn screen_bytes(&self, _matrix: &Self::Matrix) -> Option<usize> {
+        None
+    }
+
+    /// Makes that copy, once. `importance` says for each column how large the activations are that it will meet, in
+    /// any unit; results do not depend on it. False when there can be none.
+    fn screen(&self, _matrix: &Self::Matrix, _importance: &[f32]) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// The rows of `matrix` whose product with row `row` of `x` could be among the `k` largest, the lower id first among
+    /// equals: all of those, and perhaps others, with the bits that [`linear`](Backend::linear) and, where `softcap` is
+    /// given, [`softcap`](Backend::softcap) give them. `None` when the whole product is to be taken instead: there is no
+    /// coarse copy, or it does not tell the rows apart.
+    fn best(
+        &self,
+        _x: &Self::Buffer,
+        _row: usize,
+        _matrix: &Self::Matrix,
+        _k: usize,
+        _softcap: Option<f32>,
+    ) -> Result<Option<Best>> {
+        Ok(None)
+    }
 
     /// Cosines and sines of a rotation: with `half = frequencies.len()`,
     /// `out[r, i] = cos(position_r * frequencies[i])` for `i < half` and `out[r, half + i]` the sine.

@@ -76,9 +76,10 @@ pub struct RunArgs {
     /// fastest; f32 does not round
     #[arg(long, default_value = "q8")]
     pub activations: ActivationsArg,
-    /// Format of the output matrix: native uses it as stored; f16 and q8_0 re-quantise a float one at load, which
-    /// makes each token cheaper on machines short of bandwidth
-    #[arg(long, default_value = "native", value_name = "FORMAT")]
+    /// How the output matrix is used: native as stored; screened also keeps a coarse copy, about 5 bits a weight, that
+    /// finds the largest logits, the same to the bit, with fewer bytes; auto makes that copy after 32 tokens where it
+    /// pays; f16 and q8_0 re-quantise a float one at load
+    #[arg(long, default_value = "auto", value_name = "FORMAT")]
     pub head: HeadArg,
     /// Look again, exactly, at the logits of a re-quantised head that could win
     #[arg(long, default_value = "on", value_name = "on|off")]
@@ -89,7 +90,9 @@ pub struct RunArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum HeadArg {
+    Auto,
     Native,
+    Screened,
     F16,
     #[value(name = "q8_0")]
     Q8_0,

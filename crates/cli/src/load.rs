@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use lapidary_engine::kv::KvStore;
 use lapidary_engine::kv::store::Warn;
-use lapidary_engine::model::{HeadFormat, HeadOptions, fingerprint};
+use lapidary_engine::model::{HeadFormat, HeadOptions, Screen, fingerprint};
 use lapidary_engine::tokenizer::Tokenizer;
 use lapidary_engine::{KvCacheConfig, Model, Session};
 use lapidary_gguf::Gguf;
@@ -92,6 +92,8 @@ pub fn load_from<B: Device>(
 fn head_options(run: &RunArgs, gguf: &Gguf) -> Result<HeadOptions> {
     let format = match run.head {
         HeadArg::Native => return Ok(HeadOptions::default()),
+        HeadArg::Auto => return Ok(HeadOptions { screen: Screen::Auto, ..HeadOptions::default() }),
+        HeadArg::Screened => return Ok(HeadOptions { screen: Screen::Always, ..HeadOptions::default() }),
         HeadArg::F16 => HeadFormat::F16,
         HeadArg::Q8_0 => HeadFormat::Q8_0,
     };
@@ -102,7 +104,7 @@ fn head_options(run: &RunArgs, gguf: &Gguf) -> Result<HeadOptions> {
         let turns = ["<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>"];
         always.extend(turns.iter().filter_map(|text| tokenizer.token_id(text)));
     }
-    Ok(HeadOptions { format, rerank: (run.rerank == Switch::On).then_some(always) })
+    Ok(HeadOptions { format, rerank: (run.rerank == Switch::On).then_some(always), screen: Screen::Off })
 }
 
 /// The file's tokenizer, `None` when it has none.
@@ -134,7 +136,7 @@ pub fn kv_budget<B: Device>(loaded: &Loaded<B>, memory: KvMemory) -> Option<usiz
     match loaded.model.backend().free_memory() {
         // The weights are there already.
         Some(free) => Some(memory.budget_of(free)),
-        None => memory.budget(loaded.gguf.file_bytes()),
+        None => memory.budget(loaded.gguf.file_bytes() + loaded.model.screen_bytes() as u64),
     }
 }
 

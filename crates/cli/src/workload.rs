@@ -59,8 +59,21 @@ impl<'a, B: Device> Workload<'a, B> {
         Self { run, loaded, traffic, workspace: Workspace::new(), ids: 1 }
     }
 
+    /// Makes the coarse copy of the output matrix, if the flags allow one, so that no run has to.
+    fn prepare_screen(&mut self) -> Result<()> {
+        self.loaded.model.prepare_screen()?;
+        let copy = self.loaded.model.screen_stats().bytes;
+        if copy > 0 {
+            self.traffic = self.traffic.clone().with_head(copy as u64);
+        }
+        Ok(())
+    }
+
     /// `batch` sequences of `depth` random tokens in a cache with room for `test`.
     pub fn bases(&mut self, test: Test, depth: usize, batch: usize) -> Result<Bases<B>> {
+        if matches!(test, Test::Generate(_)) {
+            self.prepare_screen()?;
+        }
         let kv = &self.run.kv;
         let (k_format, v_format) = kv.formats(self.loaded.model.config(), B::PREFERRED_KV);
         let budget = load::kv_budget(self.loaded, kv.kv_memory);
@@ -86,7 +99,7 @@ impl<'a, B: Device> Workload<'a, B> {
             Test::Generate(n) => {
                 for _ in 0..n {
                     let mut rows = Batch::new();
-                    sequences.iter().for_each(|&s| rows.push(s, self.token(), Want::Logits));
+                    sequences.iter().for_each(|&s| rows.push(s, self.token(), Want::Best(1)));
                     self.loaded.model.forward(&rows, cache, &mut self.workspace, &mut NoProbe)?;
                 }
                 n * sequences.len()

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lapidary_backend::{
-    Attention, Backend, BackendError, Choices, Columns, Dims, ExpertInput, HeadLayout, HeadNormRope,
+    Attention, Backend, BackendError, Best, Choices, Columns, Dims, ExpertInput, HeadLayout, HeadNormRope,
     KvPoolSpec, MatrixData, Norm, Result, RowBatch,
 };
 
@@ -20,6 +20,7 @@ use crate::norm::{AddNorm, RmsNorm};
 use crate::parallel::for_rows;
 use crate::pool::Pool;
 use crate::rope::{self, HeadNorms};
+use crate::screen::{self, Screen};
 
 /// Longest attention head.
 const MAX_HEAD_DIM: usize = 512;
@@ -53,6 +54,7 @@ pub struct CpuBackend {
     /// Scratch of one matrix product at a time; callers on several threads wait for each other.
     products: Mutex<ProductWorkspace>,
     attention: Mutex<attention::Workspace>,
+    screening: Mutex<screen::Workspace>,
 }
 
 #[derive(Default)]
@@ -73,7 +75,13 @@ impl CpuBackend {
     /// Starts the worker threads.
     pub fn new(config: CpuConfig) -> Self {
         let pool = Pool::new(config.threads);
-        Self { config, pool, products: Mutex::default(), attention: Mutex::default() }
+        Self {
+            config,
+            pool,
+            products: Mutex::default(),
+            attention: Mutex::default(),
+            screening: Mutex::default(),
+        }
     }
 
     /// Threads, activations and instruction set.
@@ -236,6 +244,31 @@ impl Backend for CpuBackend {
     fn row_dots(&self, x: &CpuBuffer, row: usize, matrix: &CpuMatrix, ids: &[u32]) -> Result<Vec<f32>> {
         let cols = matrix.data().cols;
         Ok(row_dots(&x[row * cols..][..cols], matrix, ids))
+    }
+
+    fn screen_bytes(&self, matrix: &CpuMatrix) -> Option<usize> {
+        Screen::bytes_for(matrix)
+    }
+
+    fn screen(&self, matrix: &CpuMatrix, importance: &[f32]) -> Result<bool> {
+        let make = || Screen::new(&self.pool, self.config.isa.level(), matrix, importance);
+        Ok(matrix.screen_or(make).is_some())
+    }
+
+    fn best(
+        &self,
+        x: &CpuBuffer,
+        row: usize,
+        matrix: &CpuMatrix,
+        k: usize,
+        softcap: Option<f32>,
+    ) -> Result<Option<Best>> {
+        let Some(screen) = matrix.screen() else { return Ok(None) };
+        let cols = matrix.data().cols;
+        let x = &x[row * cols..][..cols];
+        // As with products: what a panic leaves is overwritten.
+        let mut workspace = self.screening.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(screen.best(&self.linear(), matrix, x, k, softcap, &mut workspace))
     }
 
     fn rope_table(&self, rows: &RowBatch, frequencies: &CpuBuffer, out: &mut CpuBuffer) -> Result<()> {

@@ -20,6 +20,7 @@ mod norm;
 mod parallel;
 pub mod pool;
 mod rope;
+mod screen;
 mod self_test;
 mod simd;
 

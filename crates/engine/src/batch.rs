@@ -48,6 +48,16 @@ pub enum Want {
     Hidden,
     /// The logits over the vocabulary.
     Logits,
+    /// The so many largest logits: at least those, the lower token first among equals. Where the whole output matrix is
+    /// read anyway the result has all of them. Cheaper than [`Logits`](Want::Logits), with the same bits.
+    Best(usize),
+}
+
+impl Want {
+    /// Whether logits come back.
+    pub fn wants_logits(self) -> bool {
+        matches!(self, Self::Logits | Self::Best(_))
+    }
 }
 
 /// Rows that go through the model together. Rows of one sequence stand in the order of their positions.

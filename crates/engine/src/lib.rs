@@ -17,7 +17,7 @@ pub mod tokenizer;
 pub use batch::{Batch, Want};
 pub use error::{EngineError, Result};
 pub use kv::{KvCache, KvCacheConfig, SequenceId};
-pub use model::{Config, Model, Output, Workspace};
+pub use model::{Config, Logits, Model, Output, Workspace};
 pub use probe::{NoProbe, Point, Probe};
 pub use sample::{Sampler, SamplerConfig};
 pub use session::{DEFAULT_BATCH, Session};

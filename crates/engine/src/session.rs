@@ -91,13 +91,23 @@ impl<B: Backend> Session<B> {
 
     /// Feeds tokens and returns the logits after the last one. Stops early, with no logits, when `cancel` is set.
     pub fn feed(&mut self, tokens: &[u32], cancel: &AtomicBool) -> Result<Option<Output>> {
+        self.feed_wanting(tokens, Want::Logits, cancel)
+    }
+
+    /// Feeds tokens and returns what is wanted of the last one. Stops early, with nothing, when `cancel` is set.
+    pub fn feed_wanting(
+        &mut self,
+        tokens: &[u32],
+        want_last: Want,
+        cancel: &AtomicBool,
+    ) -> Result<Option<Output>> {
         let mut output = None;
         let n_batches = tokens.len().div_ceil(self.batch_rows);
         for (i, chunk) in tokens.chunks(self.batch_rows).enumerate() {
             if cancel.load(Ordering::Relaxed) {
                 return Ok(None);
             }
-            let want = if i + 1 == n_batches { Want::Logits } else { Want::Nothing };
+            let want = if i + 1 == n_batches { want_last } else { Want::Nothing };
             self.batch.clear();
             self.batch.extend(self.sequence, chunk, want);
             output = Some(self.forward(&mut NoProbe)?);

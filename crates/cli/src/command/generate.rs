@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use lapidary_engine::kv::KvStore;
 use lapidary_engine::sample::top_logprobs;
 use lapidary_engine::tokenizer::{DecodeOptions, EncodeOptions, StopMatcher, StreamDecoder, Tokenizer};
-use lapidary_engine::{DEFAULT_BATCH, Sampler, Session};
+use lapidary_engine::{DEFAULT_BATCH, Sampler, Session, Want};
 use serde::Serialize;
 
 use crate::args::GenerateArgs;
@@ -153,7 +153,7 @@ impl<'a, B: Device> Generation<'a, B> {
         }
         let begin = Instant::now();
         self.cached = self.session.start(prompt, self.store.as_ref())?;
-        let mut output = self.session.feed(&prompt[self.cached..], self.cancel)?;
+        let mut output = self.session.feed_wanting(&prompt[self.cached..], self.want(), self.cancel)?;
         self.prompt_time = begin.elapsed();
         if self.store.is_some() {
             self.session.keep();
@@ -165,7 +165,7 @@ impl<'a, B: Device> Generation<'a, B> {
                 self.finish_reason = FinishReason::Interrupted;
                 break;
             };
-            let token = self.sampler.sample(logits.logits(0))?;
+            let token = self.sampler.sample_from(logits.scores(0))?;
             if self.args.logprobs > 0 {
                 let top = top_logprobs(logits.logits(0), self.args.logprobs as usize);
                 self.logprobs.push(top.into_iter().map(|(id, logprob)| Logprob { id, logprob }).collect());
@@ -181,7 +181,7 @@ impl<'a, B: Device> Generation<'a, B> {
                 break;
             }
             if self.ids.len() < room {
-                output = self.session.feed(&[token], self.cancel)?;
+                output = self.session.feed_wanting(&[token], self.want(), self.cancel)?;
             }
         }
         self.decode_time = begin.elapsed();
@@ -191,6 +191,11 @@ impl<'a, B: Device> Generation<'a, B> {
             self.session.persist(store)?;
         }
         Ok(())
+    }
+
+    /// What is to come back of the next token.
+    fn want(&self) -> Want {
+        if self.args.logprobs > 0 { Want::Logits } else { self.sampler.need() }
     }
 
     /// Shows a token's text; true when a stop string appeared.

@@ -50,6 +50,25 @@ pub(super) struct Row32<'a> {
     pub(super) scaled_sums: &'a [f32],
 }
 
+impl Row32<'_> {
+    /// Appends the numbers that the codes stand for.
+    pub(super) fn decode(&self, out: &mut Vec<f32>) {
+        for (codes, scale) in self.codes.chunks_exact(32).zip(self.scales) {
+            out.extend(codes.iter().map(|&code| scale * f32::from(code)));
+        }
+    }
+}
+
+impl Row256<'_> {
+    /// Appends the numbers that the codes stand for.
+    pub(super) fn decode(&self, out: &mut Vec<f32>) {
+        for (group, (codes, shift)) in self.codes.chunks_exact(32).zip(self.shifts).enumerate() {
+            let scale = self.scales[group / 8] * f32::from(1u8 << shift);
+            out.extend(codes.iter().map(|&code| scale * f32::from(code)));
+        }
+    }
+}
+
 /// A row in superblocks of 256.
 #[derive(Clone, Copy)]
 pub(super) struct Row256<'a> {

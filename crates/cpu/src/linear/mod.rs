@@ -258,6 +258,31 @@ impl Linear<'_> {
         });
     }
 
+    /// Writes the numbers that products of `x` with weights of type `ty` are made of to `out`: `x` itself, or what its
+    /// rounded form stands for. False when they are not all finite.
+    pub(crate) fn seen_by(
+        &self,
+        ty: GgmlType,
+        x: &[f32],
+        out: &mut Vec<f32>,
+        workspace: &mut Workspace,
+    ) -> bool {
+        out.clear();
+        let forms = match self.form(ty) {
+            Form::Float => Forms::default(),
+            Form::Block32 => Forms { block32: true, ..Forms::default() },
+            Form::Block256 => Forms { block256: true, ..Forms::default() },
+        };
+        let activations = &mut workspace.activations;
+        activations.prepare(self.pool, self.isa, forms, x, (1, x.len()));
+        match self.form(ty) {
+            Form::Float => out.extend_from_slice(x),
+            Form::Block32 => activations.row32(0).decode(out),
+            Form::Block256 => activations.row256(0).decode(out),
+        }
+        out.iter().all(|v| v.is_finite())
+    }
+
     /// The roundings that the products need.
     fn forms(&self, products: &[Product]) -> Forms {
         let mut forms = Forms::default();

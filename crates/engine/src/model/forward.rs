@@ -4,7 +4,7 @@
 //! its post norm; a dense feed-forward branch, with a mixture of experts beside it where the layer has one, added
 //! after its post norm; the layer's slice of the per-layer embeddings where the model has them; the layer scale.
 
-use lapidary_backend::{Attention, Backend, Columns, Dims, ExpertInput, HeadNormRope, KeyValueNorm, Norm};
+use lapidary_backend::{Attention, Backend, Best, Columns, Dims, ExpertInput, HeadNormRope, KeyValueNorm, Norm};
 
 use super::Model;
 use super::config::{Config, LayerSpec};
@@ -19,20 +19,47 @@ use crate::probe::{Point, Probe};
 /// What the rows of a batch asked for, in the order of the batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Output {
-    /// Logits of the rows that wanted them, `[n, vocab]`.
+    /// Logits of the rows that wanted them, `[n, vocab]`; empty when only the best ones were computed.
     pub logits: Vec<f32>,
     /// Final hidden states of the rows that wanted those, `[n, hidden]`.
     pub hidden: Vec<f32>,
+    /// The best logits of the rows that wanted no more, when only those were computed.
+    best: Vec<Best>,
     vocab: usize,
 }
 
+/// Logits of one row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Logits<'a> {
+    /// Of every token.
+    All(&'a [f32]),
+    /// Of the tokens `ids`, which ascend and hold all of the largest that were asked for.
+    Best {
+        /// The tokens.
+        ids: &'a [u32],
+        /// Their logits.
+        values: &'a [f32],
+    },
+}
+
 impl Output {
-    /// Logits of the `index`-th row that wanted them.
+    /// All logits of the `index`-th row that wanted some.
+    ///
+    /// # Panics
+    /// When fewer rows did, or that row wanted the best ones only.
+    pub fn logits(&self, index: usize) -> &[f32] {
+        &self.logits[index * self.vocab..][..self.vocab]
+    }
+
+    /// The logits of the `index`-th row that wanted some: all of them, or the best ones.
     ///
     /// # Panics
     /// When fewer rows did.
-    pub fn logits(&self, index: usize) -> &[f32] {
-        &self.logits[index * self.vocab..][..self.vocab]
+    pub fn scores(&self, index: usize) -> Logits<'_> {
+        match self.best.get(index) {
+            Some(best) => Logits::Best { ids: &best.ids, values: &best.values },
+            None => Logits::All(self.logits(index)),
+        }
     }
 }
 
@@ -331,9 +358,20 @@ impl<B: Backend, P: Probe> Pass<'_, B, P> {
         backend.gather(&buffers.x, wanted, hidden, &mut buffers.last)?;
         backend.rms_norm(&buffers.last, self.norm(&weights.output_norm), dims, &mut buffers.final_norm)?;
         self.tell(Point::FinalNorm, &buffers.final_norm, dims)?;
-        let wants = |want: Want| wanted.iter().filter(move |&&r| batch.rows[r as usize].want == want).count();
-        if wants(Want::Logits) > 0 {
-            let stored = weights.output.as_ref().unwrap_or(&weights.token_embd);
+        let wants = || wanted.iter().map(|&row| batch.rows[row as usize].want);
+        if let Some(screening) = &weights.screening {
+            let ks: Vec<usize> = wants().filter_map(|w| if let Want::Best(k) = w { Some(k) } else { None }).collect();
+            // All rows or none: the whole matrix is read once for any number of rows.
+            if ks.len() == wanted.len() {
+                let (x, matrix) = ((&buffers.final_norm, &*ks), weights.stored_head());
+                if let Some(best) = screening.best(backend, x, matrix, self.config.softcap)? {
+                    output.best = best;
+                    return Ok(output);
+                }
+            }
+        }
+        if wants().any(Want::wants_logits) {
+            let stored = weights.stored_head();
             let head = weights.head.as_ref().map_or(stored, |head| &head.matrix);
             backend.linear(&buffers.final_norm, wanted.len(), &[head], &mut buffers.logits, vocab)?;
             if let Some(always) = weights.head.as_ref().and_then(|head| head.rerank.as_ref()) {
@@ -372,7 +410,7 @@ impl<B: Backend, P: Probe> Pass<'_, B, P> {
         let (backend, hidden, vocab) = (self.backend, self.config.hidden, self.config.vocab);
         for (i, &row) in wanted.iter().enumerate() {
             let (buffer, cols, target) = match batch.rows[row as usize].want {
-                Want::Logits => (&buffers.logits, vocab, &mut output.logits),
+                want if want.wants_logits() => (&buffers.logits, vocab, &mut output.logits),
                 _ => (&buffers.final_norm, hidden, &mut output.hidden),
             };
             let start = target.len();

@@ -6,6 +6,7 @@
 use lapidary_backend::{Backend, MatrixData};
 use lapidary_gguf::{GgmlType, Gguf, TensorInfo, block};
 
+use super::screening::Screen;
 use crate::error::{EngineError, Result};
 
 /// Logits this close to the best are computed again.
@@ -34,6 +35,8 @@ pub struct HeadOptions {
     pub format: HeadFormat,
     /// Look again, exactly, at the logits of a re-quantised head that could win, and always at these tokens.
     pub rerank: Option<Vec<u32>>,
+    /// A coarse copy that finds the largest logits; only of a head in its native format.
+    pub screen: Screen,
 }
 
 /// A re-quantised head.

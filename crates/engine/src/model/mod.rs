@@ -6,6 +6,7 @@ mod fingerprint;
 mod forward;
 mod head;
 mod metadata;
+mod screening;
 mod traffic;
 mod weights;
 mod workspace;
@@ -17,13 +18,15 @@ use lapidary_gguf::Gguf;
 
 pub use config::{Architecture, CacheGroup, CacheSlot, Config, ExpertSpec, LayerSpec, RopeSpec};
 pub use fingerprint::fingerprint;
-pub use forward::Output;
+pub use forward::{Logits, Output};
 pub use head::{HeadFormat, HeadOptions};
+pub use screening::{Screen, ScreenStats};
 pub use traffic::Traffic;
 pub use weights::{Progress, Weights};
 pub use workspace::Workspace;
 
 use crate::error::Result;
+use screening::Screening;
 
 /// A loaded model.
 pub struct Model<B: Backend> {
@@ -54,6 +57,27 @@ impl<B: Backend> Model<B> {
     /// Sizes and constants.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// What a coarse copy of the output matrix saved so far.
+    pub fn screen_stats(&self) -> ScreenStats {
+        self.weights.screening.as_ref().map(Screening::stats).unwrap_or_default()
+    }
+
+    /// Bytes that the coarse copy of the output matrix takes, or will take once it is made.
+    pub fn screen_bytes(&self) -> usize {
+        self.weights.screening.as_ref().map_or(0, Screening::reserved_bytes)
+    }
+
+    /// Makes the coarse copy now where it would be made later.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn prepare_screen(&self) -> Result<()> {
+        match &self.weights.screening {
+            Some(screening) => screening.make(&*self.backend, self.weights.stored_head()),
+            None => Ok(()),
+        }
     }
 
     /// The device.

@@ -48,6 +48,12 @@ impl Traffic {
         traffic
     }
 
+    /// The same, with an output matrix of `bytes`, or a coarse copy in its place.
+    pub fn with_head(mut self, bytes: u64) -> Self {
+        self.head = bytes as f64;
+        self
+    }
+
     /// Bytes read a token when `batch` sequences at `depth` decode together and choose experts independently.
     pub fn decode_bytes_per_token(&self, batch: usize, depth: usize) -> u64 {
         let weights = self.body + self.head + self.expert_bytes(batch);

@@ -5,6 +5,7 @@ use lapidary_gguf::{Gguf, TensorInfo, block};
 
 use super::balance::{key_factors, row_sizes};
 use super::config::{CacheSlot, Config, ExpertSpec, LayerSpec};
+use super::screening::Screening;
 use super::head::{Head, HeadOptions};
 use crate::error::{EngineError, Result};
 
@@ -16,6 +17,8 @@ pub struct Weights<B: Backend> {
     pub output: Option<B::Matrix>,
     /// The output matrix in another format than the file's.
     pub head: Option<Head<B>>,
+    /// The coarse copy of a native output matrix that finds the largest logits.
+    pub(super) screening: Option<Screening>,
     /// Final norm.
     pub output_norm: B::Buffer,
     /// Per-layer embeddings.
@@ -131,15 +134,36 @@ impl<B: Backend> Weights<B> {
             layers.push(loader.layer(i, spec)?);
             progress(i + 1, n_layers);
         }
+        let (token_embd, output) = (loader.matrix("token_embd.weight", vocab, hidden)?, output.transpose()?);
+        let stored = loader.stored_head()?;
+        let requantised = Head::load(gguf, stored, head, backend)?;
+        let screening = match requantised {
+            Some(_) => None,
+            None => {
+                let matrix = output.as_ref().unwrap_or(&token_embd);
+                // What the final norm makes of a row of random direction.
+                let squares = loader.floats("output_norm.weight", hidden)?.iter().map(|w| w * w).collect();
+                let bytes = stored.bytes().unwrap_or(0) as usize;
+                Screening::new(backend, matrix, bytes, squares, head.screen)?
+            }
+        };
         Ok(Self {
-            token_embd: loader.matrix("token_embd.weight", vocab, hidden)?,
-            output: output.transpose()?,
-            head: Head::load(gguf, loader.stored_head()?, head, backend)?,
+            token_embd,
+            output,
+            head: requantised,
+            screening,
             output_norm: loader.vector("output_norm.weight", hidden)?,
             per_layer,
             layers,
             rope_frequencies: loader.rope_frequencies()?,
         })
+    }
+}
+
+impl<B: Backend> Weights<B> {
+    /// The output matrix as the file has it.
+    pub(super) fn stored_head(&self) -> &B::Matrix {
+        self.output.as_ref().unwrap_or(&self.token_embd)
     }
 }
 

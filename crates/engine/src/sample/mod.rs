@@ -10,6 +10,8 @@ mod penalties;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+use crate::batch::Want;
+use crate::model::Logits;
 use chain::Candidates;
 use penalties::Penalties;
 
@@ -90,31 +92,69 @@ impl Sampler {
     /// # Errors
     /// When no logit is finite.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32, NoCandidate> {
-        // Drawn even when greedy, so that the number of draws is the number of tokens.
-        let uniform = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        let changes = self.penalties.is_active() || !self.config.logit_bias.is_empty();
-        if changes {
-            self.adjust(logits);
-        }
-        let logits = if changes { &self.adjusted } else { logits };
-        if self.config.temperature <= 0.0 {
-            return argmax(logits).ok_or(NoCandidate);
-        }
-        let mut candidates = Candidates::top_k(logits, self.config.top_k);
-        candidates.top_p(self.config.top_p);
-        candidates.min_p(self.config.min_p);
-        candidates.draw(self.config.temperature, uniform).ok_or(NoCandidate)
+        self.sample_from(Logits::All(logits))
     }
 
-    fn adjust(&mut self, logits: &[f32]) {
+    /// As [`sample`](Self::sample), from all logits or from as many of the best as the sampler [needs](Self::need).
+    ///
+    /// # Errors
+    /// When no logit is finite.
+    pub fn sample_from(&mut self, logits: Logits) -> Result<u32, NoCandidate> {
+        // Drawn even when greedy, so that the number of draws is the number of tokens.
+        let uniform = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let (ids, values) = match logits {
+            Logits::All(values) => (None, values),
+            Logits::Best { ids, values } => (Some(ids), values),
+        };
+        let changes = self.penalties.is_active() || !self.config.logit_bias.is_empty();
+        if changes {
+            self.adjust(ids, values);
+        }
+        let values = if changes { &self.adjusted } else { values };
+        // Tokens ascend in either form, so places stand for them also among equals.
+        let place = if self.config.temperature <= 0.0 {
+            argmax(values)
+        } else {
+            let mut candidates = Candidates::top_k(values, self.config.top_k);
+            candidates.top_p(self.config.top_p);
+            candidates.min_p(self.config.min_p);
+            candidates.draw(self.config.temperature, uniform)
+        };
+        let place = place.ok_or(NoCandidate)?;
+        Ok(ids.map_or(place, |ids| ids[place as usize]))
+    }
+
+    /// Which logits decide the next token: so many of the best, or all.
+    pub fn need(&self) -> Want {
+        let config = &self.config;
+        let greedy = config.temperature <= 0.0;
+        if !greedy && config.top_k == 0 {
+            return Want::Logits;
+        }
+        // A token that is raised could come from anywhere; one that is lowered makes room for one more.
+        let biases_lower = config.logit_bias.iter().all(|&(_, bias)| bias <= 0.0);
+        match self.penalties.lowered() {
+            Some(lowered) if biases_lower => {
+                Want::Best(if greedy { 1 } else { config.top_k } + config.logit_bias.len() + lowered)
+            }
+            _ => Want::Logits,
+        }
+    }
+
+    /// Applies bias and penalties to the logits of `ids`, absent for all tokens.
+    fn adjust(&mut self, ids: Option<&[u32]>, values: &[f32]) {
+        let place = |token: u32| match ids {
+            Some(ids) => ids.binary_search(&token).ok(),
+            None => Some(token as usize),
+        };
         self.adjusted.clear();
-        self.adjusted.extend_from_slice(logits);
+        self.adjusted.extend_from_slice(values);
         for &(token, bias) in &self.config.logit_bias {
-            if let Some(logit) = self.adjusted.get_mut(token as usize) {
+            if let Some(logit) = place(token).and_then(|at| self.adjusted.get_mut(at)) {
                 *logit += bias;
             }
         }
-        self.penalties.apply(&mut self.adjusted);
+        self.penalties.apply(&mut self.adjusted, place);
     }
 }
 

@@ -49,9 +49,16 @@ impl Penalties {
         }
     }
 
-    pub fn apply(&self, logits: &mut [f32]) {
+    /// How many tokens are lowered; `None` when the settings may raise some.
+    pub fn lowered(&self) -> Option<usize> {
+        let lowers = self.repeat >= 1.0 && self.presence >= 0.0 && self.frequency >= 0.0;
+        (lowers || !self.is_active()).then_some(self.counts.len())
+    }
+
+    /// Lowers the logits of recent tokens; `place` says where a token's logit is, if anywhere.
+    pub fn apply(&self, logits: &mut [f32], place: impl Fn(u32) -> Option<usize>) {
         for (&token, &count) in &self.counts {
-            if let Some(logit) = logits.get_mut(token as usize) {
+            if let Some(logit) = place(token).and_then(|at| logits.get_mut(at)) {
                 *logit = if *logit > 0.0 { *logit / self.repeat } else { *logit * self.repeat };
                 *logit -= self.presence + self.frequency * count as f32;
             }
