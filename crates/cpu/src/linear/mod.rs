@@ -36,7 +36,7 @@ mod portable;
 mod schedule;
 mod shared;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -5,10 +5,10 @@ use lapidary_gguf::{GgmlType, block};
 use super::*;
 
 /// A small reproducible generator (SplitMix64).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -17,7 +17,7 @@ impl Random {
     }
 
     /// A number in -1..1.
-    fn unit(&mut self) -> f32 {
+    pub(crate) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
@@ -26,7 +26,7 @@ impl Random {
     }
 
     /// Random bytes of a matrix whose scales are moderate numbers.
-    fn weights(&mut self, ty: GgmlType, rows: usize, cols: usize) -> Vec<u8> {
+    pub(crate) fn weights(&mut self, ty: GgmlType, rows: usize, cols: usize) -> Vec<u8> {
         let n = ty.row_bytes(cols).unwrap() * rows;
         match ty {
             GgmlType::F32 => (0..n / 4).flat_map(|_| self.unit().to_le_bytes()).collect(),
