@@ -4,7 +4,9 @@
 //! its post norm; a dense feed-forward branch, with a mixture of experts beside it where the layer has one, added
 //! after its post norm; the layer's slice of the per-layer embeddings where the model has them; the layer scale.
 
-use lapidary_backend::{Attention, Backend, Best, Columns, Dims, ExpertInput, HeadNormRope, KeyValueNorm, Norm};
+use lapidary_backend::{
+    Attention, Backend, Best, Columns, Dims, ExpertInput, HeadNormRope, KeyValueNorm, Norm,
+};
 
 use super::Model;
 use super::config::{Config, LayerSpec};
@@ -64,8 +66,8 @@ impl Output {
 }
 
 impl<B: Backend> Model<B> {
-    /// Runs the rows of `batch` through the model and makes them part of their sequences in `cache`. Of a sequence
-    /// with branches (a draft tree) nothing is kept until [`KvCache::accept`] names the path.
+    /// Runs the rows of `batch` through the model and makes them part of their sequences in `cache`. Of a draft (rows
+    /// that name their parent) nothing is kept until [`KvCache::accept`] names the path.
     ///
     /// On an error the sequences keep their lengths.
     ///
@@ -360,7 +362,8 @@ impl<B: Backend, P: Probe> Pass<'_, B, P> {
         self.tell(Point::FinalNorm, &buffers.final_norm, dims)?;
         let wants = || wanted.iter().map(|&row| batch.rows[row as usize].want);
         if let Some(screening) = &weights.screening {
-            let ks: Vec<usize> = wants().filter_map(|w| if let Want::Best(k) = w { Some(k) } else { None }).collect();
+            let ks: Vec<usize> =
+                wants().filter_map(|w| if let Want::Best(k) = w { Some(k) } else { None }).collect();
             // All rows or none: the whole matrix is read once for any number of rows.
             if ks.len() == wanted.len() {
                 let (x, matrix) = ((&buffers.final_norm, &*ks), weights.stored_head());

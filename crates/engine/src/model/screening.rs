@@ -70,8 +70,7 @@ impl Screening {
         mode: Screen,
     ) -> Result<Option<Self>> {
         let Some(bytes) = backend.screen_bytes(matrix) else { return Ok(None) };
-        let worthwhile =
-            matrix_bytes >= WORTHWHILE_BYTES && bytes <= matrix_bytes / 100 * WORTHWHILE_PERCENT;
+        let worthwhile = matrix_bytes >= WORTHWHILE_BYTES && bytes <= matrix_bytes / 100 * WORTHWHILE_PERCENT;
         if mode == Screen::Off || (mode == Screen::Auto && !worthwhile) {
             return Ok(None);
         }

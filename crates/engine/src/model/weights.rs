@@ -5,8 +5,8 @@ use lapidary_gguf::{Gguf, TensorInfo, block};
 
 use super::balance::{key_factors, row_sizes};
 use super::config::{CacheSlot, Config, ExpertSpec, LayerSpec};
-use super::screening::Screening;
 use super::head::{Head, HeadOptions};
+use super::screening::Screening;
 use crate::error::{EngineError, Result};
 
 /// All weights of a model.
