@@ -136,7 +136,7 @@ impl<B: Backend> Session<B> {
     /// the other gives. All but the last of them are in the cache then.
     ///
     /// # Errors
-    /// When the context is full, the device fails, or `choose` fails; then the sequence is as before.
+    /// When the context is full, the device fails, or `choose` fails.
     pub fn step<E: From<EngineError>>(
         &mut self,
         step: Step,
@@ -160,6 +160,7 @@ impl<B: Backend> Session<B> {
             // The rows of a draft need room that the text alone does not.
             Err(EngineError::KvBudget { .. }) if !tree.is_empty() => {
                 tree = DraftTree::new();
+                speculator.withdraw();
                 self.check_draft(step, &tree)?
             }
             other => other?,

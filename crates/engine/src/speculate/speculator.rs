@@ -154,6 +154,11 @@ impl<B: Backend> Speculator<B> {
         Ok(tree.limited(depth, usize::MAX))
     }
 
+    /// Says that the draft is not going to be checked.
+    pub fn withdraw(&mut self) {
+        self.checked = DraftTree::new();
+    }
+
     /// Learns from a round: `chosen` are the tokens that the model chose in the pass, which took `time` for the rows of the
     /// draft and the one before it. `costs` may be shared by sequences; the caller has told them of the pass.
     pub fn learn(&mut self, chosen: &[u32], time: Duration, costs: &RowCosts) {
