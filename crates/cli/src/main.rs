@@ -8,6 +8,7 @@ mod interrupt;
 mod load;
 mod memory;
 mod output;
+mod screened;
 mod svg;
 mod workload;
 

@@ -1,9 +1,14 @@
-//! The work that `bench` and `profile` measure: prompts and generation on random tokens, at any depth of the cache.
+//! The work that `bench` and `profile` measure: prompts and generation, at any depth of the cache.
+//!
+//! Tokens are those of English text, Lapidary's own manual, each sequence from a place of its own on. What the tokens are
+//! matters: text chooses experts and leads to logits as use does, random ids do neither. Models without a tokenizer get
+//! random ids.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use lapidary_engine::model::Traffic;
+use lapidary_engine::tokenizer::{EncodeOptions, Tokenizer};
 use lapidary_engine::{Batch, DEFAULT_BATCH, KvCache, KvCacheConfig, NoProbe, SequenceId, Want, Workspace};
 
 use crate::args::RunArgs;
@@ -41,14 +46,22 @@ pub struct Workload<'a, B: Device> {
     loaded: &'a Loaded<B>,
     traffic: Traffic,
     workspace: Workspace<B>,
-    /// State of a small generator of token ids; what the ids are does not matter, only that they differ.
-    ids: u64,
+    /// Tokens of the manual; empty when the model has no tokenizer.
+    text: Vec<u32>,
 }
+
+/// The manual.
+const TEXT: [&str; 3] = [
+    include_str!("../../../docs/architecture.md"),
+    include_str!("../../../docs/kv-cache.md"),
+    include_str!("../../../docs/kv-quality.md"),
+];
 
 /// Sequences that lie at a depth, from which runs go on.
 pub struct Bases<B: Device> {
     cache: KvCache<B>,
-    sequences: Vec<SequenceId>,
+    /// Sequences and where their text goes on.
+    sequences: Vec<(SequenceId, usize)>,
 }
 
 impl<'a, B: Device> Workload<'a, B> {
@@ -56,7 +69,12 @@ impl<'a, B: Device> Workload<'a, B> {
     pub fn new(run: &'a RunArgs, loaded: &'a Loaded<B>) -> Self {
         let (k_format, v_format) = run.kv.formats(loaded.model.config(), B::PREFERRED_KV);
         let traffic = Traffic::new(&loaded.gguf, loaded.model.config(), k_format, v_format);
-        Self { run, loaded, traffic, workspace: Workspace::new(), ids: 1 }
+        let encode = |tokenizer: &Tokenizer| {
+            let options = EncodeOptions { add_bos: false, parse_special: false };
+            TEXT.iter().flat_map(|text| tokenizer.encode(text, options)).collect()
+        };
+        let text = loaded.tokenizer.as_ref().map(encode).unwrap_or_default();
+        Self { run, loaded, traffic, workspace: Workspace::new(), text }
     }
 
     /// Makes the coarse copy of the output matrix, if the flags allow one, so that no run has to.
@@ -69,7 +87,7 @@ impl<'a, B: Device> Workload<'a, B> {
         Ok(())
     }
 
-    /// `batch` sequences of `depth` random tokens in a cache with room for `test`.
+    /// `batch` sequences of `depth` tokens in a cache with room for `test`.
     pub fn bases(&mut self, test: Test, depth: usize, batch: usize) -> Result<Bases<B>> {
         if matches!(test, Test::Generate(_)) {
             self.prepare_screen()?;
@@ -80,9 +98,11 @@ impl<'a, B: Device> Workload<'a, B> {
         let config = KvCacheConfig { k_format, v_format, context: depth + test.tokens(), budget };
         let model = &self.loaded.model;
         let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
-        let sequences: Vec<SequenceId> = (0..batch).map(|_| cache.create()).collect();
-        for &sequence in &sequences {
-            self.feed(&mut cache, sequence, depth)?;
+        let mut sequences = Vec::with_capacity(batch);
+        for i in 0..batch {
+            let (sequence, start) = (cache.create(), random(i));
+            self.feed(&mut cache, (sequence, start), depth)?;
+            sequences.push((sequence, start.wrapping_add(depth)));
         }
         Ok(Bases { cache, sequences })
     }
@@ -90,22 +110,24 @@ impl<'a, B: Device> Workload<'a, B> {
     /// Runs `test` once on forks of the bases; returns the tokens that went through.
     pub fn once(&mut self, test: Test, bases: &mut Bases<B>) -> Result<usize> {
         let cache = &mut bases.cache;
-        let sequences: Vec<SequenceId> = bases.sequences.iter().map(|&base| cache.fork(base)).collect();
+        let forks: Vec<_> = bases.sequences.iter().map(|&(base, at)| (cache.fork(base), at)).collect();
         let tokens = match test {
             Test::Prompt(n) => {
-                self.feed(cache, sequences[0], n)?;
+                self.feed(cache, forks[0], n)?;
                 n
             }
             Test::Generate(n) => {
-                for _ in 0..n {
+                for step in 0..n {
                     let mut rows = Batch::new();
-                    sequences.iter().for_each(|&s| rows.push(s, self.token(), Want::Best(1)));
+                    forks
+                        .iter()
+                        .for_each(|&(s, at)| rows.push(s, self.token(at.wrapping_add(step)), Want::Best(1)));
                     self.loaded.model.forward(&rows, cache, &mut self.workspace, &mut NoProbe)?;
                 }
-                n * sequences.len()
+                n * forks.len()
             }
         };
-        sequences.into_iter().for_each(|id| cache.release(id));
+        forks.into_iter().for_each(|(id, _)| cache.release(id));
         Ok(tokens)
     }
 
@@ -117,8 +139,8 @@ impl<'a, B: Device> Workload<'a, B> {
         }
     }
 
-    fn feed(&mut self, cache: &mut KvCache<B>, sequence: SequenceId, n: usize) -> Result<()> {
-        let tokens: Vec<u32> = (0..n).map(|_| self.token()).collect();
+    fn feed(&mut self, cache: &mut KvCache<B>, (sequence, at): (SequenceId, usize), n: usize) -> Result<()> {
+        let tokens: Vec<u32> = (0..n).map(|i| self.token(at.wrapping_add(i))).collect();
         for chunk in tokens.chunks(DEFAULT_BATCH) {
             let mut rows = Batch::new();
             rows.extend(sequence, chunk, Want::Logits);
@@ -127,8 +149,18 @@ impl<'a, B: Device> Workload<'a, B> {
         Ok(())
     }
 
-    fn token(&mut self) -> u32 {
-        self.ids = self.ids.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.ids >> 33) as u32 % self.loaded.model.config().vocab as u32
+    /// The token at a place of the text, which begins anew at its end.
+    fn token(&self, at: usize) -> u32 {
+        match self.text.len() {
+            0 => (random(at) % self.loaded.model.config().vocab) as u32,
+            len => self.text[at % len],
+        }
     }
+}
+
+/// A number that looks random, the same for the same `n`.
+fn random(n: usize) -> usize {
+    let n = (n as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let n = (n ^ n >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (n >> 33) as usize
 }

@@ -13,6 +13,7 @@ use crate::device::{Device, on_device};
 use crate::interrupt;
 use crate::load::{self, Loaded};
 use crate::output::{Table, bytes};
+use crate::screened::ScreenReport;
 use crate::workload::{Test, Workload};
 
 #[derive(Serialize)]
@@ -20,6 +21,8 @@ struct Report {
     device: String,
     read_bandwidth_gb_per_s: f64,
     rows: Vec<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    screened_head: Option<ScreenReport>,
 }
 
 #[derive(Serialize)]
@@ -105,9 +108,10 @@ fn measure_test<B: Device>(
 
 fn report<B: Device>(args: &BenchArgs, loaded: &Loaded<B>, rows: Vec<Row>, bandwidth: f64) -> Result<()> {
     let device = loaded.model.backend().name();
+    let screened_head = ScreenReport::of(loaded.model.screen_stats());
     let mut stdout = std::io::stdout().lock();
     if args.json {
-        let report = Report { device, read_bandwidth_gb_per_s: bandwidth / 1e9, rows };
+        let report = Report { device, read_bandwidth_gb_per_s: bandwidth / 1e9, rows, screened_head };
         serde_json::to_writer(&mut stdout, &report)?;
         return Ok(writeln!(stdout)?);
     }
@@ -135,5 +139,9 @@ fn report<B: Device>(args: &BenchArgs, loaded: &Loaded<B>, rows: Vec<Row>, bandw
             format!("{:.0} %", 100.0 * row.bandwidth_share),
         ]);
     }
-    Ok(stdout.write_all(table.render().as_bytes())?)
+    stdout.write_all(table.render().as_bytes())?;
+    if let Some(screened) = screened_head {
+        eprintln!("{screened}");
+    }
+    Ok(())
 }

@@ -16,6 +16,7 @@ use crate::args::GenerateArgs;
 use crate::device::{Device, on_device};
 use crate::interrupt;
 use crate::load::{self, Loaded};
+use crate::screened::ScreenReport;
 
 #[derive(Serialize)]
 struct Report {
@@ -27,6 +28,8 @@ struct Report {
     timings: Timings,
     #[serde(skip_serializing_if = "Option::is_none")]
     logprobs: Option<Vec<Vec<Logprob>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    screened_head: Option<ScreenReport>,
 }
 
 #[derive(Serialize)]
@@ -246,6 +249,7 @@ fn finish<B: Device>(
         prompt_per_s: per_second(prompt_ids.len() - generation.cached, generation.prompt_time),
         decode_per_s: per_second(decoded, generation.decode_time),
     };
+    let screened_head = ScreenReport::of(loaded.model.screen_stats());
     let mut stdout = std::io::stdout().lock();
     if !args.json {
         writeln!(stdout)?;
@@ -264,6 +268,9 @@ fn finish<B: Device>(
             crate::output::bytes(generation.session.cache_bytes() as u64),
             generation.seed,
         );
+        if let Some(screened) = screened_head {
+            eprintln!("{screened}");
+        }
         return Ok(());
     }
     let report = Report {
@@ -274,6 +281,7 @@ fn finish<B: Device>(
         seed: generation.seed,
         timings,
         logprobs: (args.logprobs > 0).then_some(generation.logprobs),
+        screened_head,
     };
     serde_json::to_writer(&mut stdout, &report)?;
     Ok(writeln!(stdout)?)

@@ -13,8 +13,9 @@ pub(super) const MOST_ROWS: usize = 4;
 /// Rows that wanted their largest logits before [`Screen::Auto`] makes the copy: it takes as long as it saves on some
 /// hundred rows, and short answers should not pay for it.
 const PATIENCE: usize = 32;
-/// Rows for which the whole matrix is read after bounds that did not tell its rows apart.
-const PAUSE: usize = 64;
+/// The most rows for which the whole matrix is read after bounds that did not tell its rows apart. The first time it is
+/// none, and twice as many each time in a row.
+const LONGEST_PAUSE: usize = 64;
 /// The share of the matrix's bytes, in percent, above which [`Screen::Auto`] does not make the copy.
 const WORTHWHILE_PERCENT: usize = 65;
 /// Bytes of a matrix below which [`Screen::Auto`] leaves it alone: the processor's caches hold it.
@@ -54,6 +55,7 @@ pub(super) struct Screening {
     made: AtomicBool,
     waited: AtomicUsize,
     pause: AtomicUsize,
+    next_pause: AtomicUsize,
     screened: AtomicUsize,
     rescored: AtomicUsize,
     declined: AtomicUsize,
@@ -81,6 +83,7 @@ impl Screening {
             made: AtomicBool::new(false),
             waited: AtomicUsize::new(0),
             pause: AtomicUsize::new(0),
+            next_pause: AtomicUsize::new(0),
             screened: AtomicUsize::new(0),
             rescored: AtomicUsize::new(0),
             declined: AtomicUsize::new(0),
@@ -128,11 +131,14 @@ impl Screening {
         for (row, &k) in ks.iter().enumerate() {
             let Some(best) = backend.best(x, row, matrix, k, softcap)? else {
                 self.declined.fetch_add(1, Relaxed);
-                self.pause.store(PAUSE, Relaxed);
+                let pause = self.next_pause.load(Relaxed);
+                self.pause.store(pause, Relaxed);
+                self.next_pause.store((2 * pause).clamp(1, LONGEST_PAUSE), Relaxed);
                 return Ok(None);
             };
             all.push(best);
         }
+        self.next_pause.store(0, Relaxed);
         self.screened.fetch_add(all.len(), Relaxed);
         self.rescored.fetch_add(all.iter().map(|b| b.ids.len()).sum(), Relaxed);
         Ok(Some(all))
