@@ -154,7 +154,9 @@ impl<B: Backend> Session<B> {
         let (text, cache, sequence) = (&self.tokens, &mut self.cache, self.sequence);
         let drafted = speculator.draft(Draftable { text, room, cache, sequence }, &self.costs);
         self.tokens.pop();
-        let mut tree = drafted?.clone();
+        let vocab = self.model.config().vocab;
+        let drafted = drafted?;
+        let mut tree = drafted.filter(|node| (drafted.nodes()[node].token as usize) < vocab);
         let begin = Instant::now();
         let output = match self.check_draft(step, &tree) {
             // The rows of a draft need room that the text alone does not.
