@@ -183,6 +183,8 @@ pub struct GenerateArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub store: KvStoreArgs,
+    #[command(flatten)]
+    pub draft: DraftArgs,
     /// Stop when this text appears; may be given several times
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
@@ -201,6 +203,42 @@ pub struct GenerateArgs {
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
+}
+
+/// Speculative decoding: several tokens from one pass, never another token.
+#[derive(Args, Clone)]
+pub struct DraftArgs {
+    /// Guess tokens ahead and check them together: lookup (what followed earlier in the text) or model=FILE (a smaller model
+    /// with the same tokenizer). The text stays the same to the token
+    #[arg(long, default_value = "off", value_name = "SPEC")]
+    pub draft: DraftSource,
+    /// Guessed tokens that are checked together at most
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub draft_max: u32,
+    /// Check only guesses that promise to save time; off checks all there are
+    #[arg(long, default_value = "on", value_name = "on|off")]
+    pub draft_adapt: Switch,
+}
+
+/// Where guesses come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DraftSource {
+    Off,
+    Lookup,
+    Model(PathBuf),
+}
+
+impl std::str::FromStr for DraftSource {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "off" => Ok(Self::Off),
+            None if text == "lookup" => Ok(Self::Lookup),
+            Some(("model", file)) if !file.is_empty() => Ok(Self::Model(file.into())),
+            _ => Err("expected off, lookup or model=FILE".into()),
+        }
+    }
 }
 
 /// How the next token is chosen.

@@ -4,6 +4,7 @@ mod args;
 mod command;
 mod demo;
 mod device;
+mod draft;
 mod interrupt;
 mod load;
 mod memory;

@@ -28,7 +28,8 @@ pub enum Input {
     },
 }
 
-/// The predecessor of a row.
+/// The predecessor of a row. A sequence all of whose rows are [`Previous`](Self::Previous) grows by them; rows that name
+/// another parent are a draft, of which nothing is kept until [`KvCache::accept`](crate::KvCache::accept).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parent {
     /// The row of the same sequence before it in the batch; for the first one, the sequence's last position.

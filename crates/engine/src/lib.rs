@@ -12,6 +12,7 @@ pub mod probe;
 pub mod quality;
 pub mod sample;
 mod session;
+pub mod speculate;
 pub mod tokenizer;
 
 pub use batch::{Batch, Want};
@@ -20,4 +21,4 @@ pub use kv::{KvCache, KvCacheConfig, SequenceId};
 pub use model::{Config, Logits, Model, Output, Workspace};
 pub use probe::{NoProbe, Point, Probe};
 pub use sample::{Sampler, SamplerConfig};
-pub use session::{DEFAULT_BATCH, Session};
+pub use session::{DEFAULT_BATCH, Session, Step};

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use lapidary_backend::Backend;
 
 use crate::batch::{Batch, Want};
-use crate::error::Result;
+use crate::error::{EngineError, Result};
 use crate::kv::{KvCache, KvCacheConfig, KvStore, SequenceId};
-use crate::model::{Model, Output, Workspace};
+use crate::model::{Logits, Model, Output, Workspace};
 use crate::probe::{NoProbe, Probe};
+use crate::speculate::{Choice, DraftTree, Draftable, RowCosts, Speculator, push_draft, walk};
 
 /// Rows that a prompt is fed in.
 pub const DEFAULT_BATCH: usize = 512;
@@ -24,6 +26,18 @@ pub struct Session<B: Backend> {
     tokens: Vec<u32>,
     batch: Batch,
     batch_rows: usize,
+    costs: RowCosts,
+}
+
+/// What a decoding step is to bring.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The text's last token, which is not in the cache yet.
+    pub last: u32,
+    /// What choosing a token needs of the logits.
+    pub need: Want,
+    /// Tokens that may still follow, at least 1.
+    pub room: usize,
 }
 
 impl<B: Backend> Session<B> {
@@ -32,7 +46,8 @@ impl<B: Backend> Session<B> {
         let mut cache = KvCache::new(Arc::clone(model.backend()), model.config(), config)?;
         let sequence = cache.create();
         let (workspace, batch_rows) = (Workspace::new(), batch_rows.max(1));
-        Ok(Self { model, cache, workspace, sequence, tokens: Vec::new(), batch: Batch::new(), batch_rows })
+        let (tokens, batch, costs) = (Vec::new(), Batch::new(), RowCosts::new());
+        Ok(Self { model, cache, workspace, sequence, tokens, batch, batch_rows, costs })
     }
 
     /// The model.
@@ -114,6 +129,69 @@ impl<B: Backend> Session<B> {
             self.tokens.extend_from_slice(chunk);
         }
         Ok(output)
+    }
+
+    /// One decoding step: feeds the last token with what `speculator` drafts behind it, and asks `choose` for one token after
+    /// the other on the model's logits while the draft holds, at least for one. The tokens are those that feeding one after
+    /// the other gives. All but the last of them are in the cache then.
+    ///
+    /// # Errors
+    /// When the context is full, the device fails, or `choose` fails.
+    pub fn step<E: From<EngineError>>(
+        &mut self,
+        step: Step,
+        speculator: Option<&mut Speculator<B>>,
+        mut choose: impl FnMut(Logits) -> Result<Choice, E>,
+    ) -> Result<(), E> {
+        let Some(speculator) = speculator else {
+            let output = self.check_draft(step, &DraftTree::new())?;
+            self.tokens.push(step.last);
+            choose(output.scores(0))?;
+            return Ok(());
+        };
+        self.tokens.push(step.last);
+        let room = step.room.min((self.cache.context() + 1).saturating_sub(self.tokens.len()));
+        let (text, cache, sequence) = (&self.tokens, &mut self.cache, self.sequence);
+        let drafted = speculator.draft(Draftable { text, room, cache, sequence }, &self.costs);
+        self.tokens.pop();
+        let vocab = self.model.config().vocab;
+        let drafted = drafted?;
+        let mut tree = drafted.filter(|node| (drafted.nodes()[node].token as usize) < vocab);
+        let begin = Instant::now();
+        let output = match self.check_draft(step, &tree) {
+            // The rows of a draft need room that the text alone does not.
+            Err(EngineError::KvBudget { .. }) if !tree.is_empty() => {
+                tree = DraftTree::new();
+                speculator.withdraw();
+                self.check_draft(step, &tree)?
+            }
+            other => other?,
+        };
+        let mut chosen = Vec::new();
+        let path = walk(
+            &tree,
+            |row| output.scores(row),
+            |logits| {
+                let choice = choose(logits)?;
+                chosen.push(choice.token);
+                Ok::<_, E>(choice)
+            },
+        )?;
+        if !tree.is_empty() {
+            self.cache.accept(self.sequence, &path)?;
+        }
+        self.tokens.push(step.last);
+        self.tokens.extend(&chosen[..chosen.len() - 1]);
+        let time = begin.elapsed();
+        self.costs.observe(tree.len() + 1, time);
+        speculator.learn(&chosen, time, &self.costs);
+        Ok(())
+    }
+
+    fn check_draft(&mut self, step: Step, tree: &DraftTree) -> Result<Output> {
+        self.batch.clear();
+        push_draft(&mut self.batch, self.sequence, step.last, tree, step.need);
+        self.forward(&mut NoProbe)
     }
 
     /// Feeds tokens and gives `each` the logits after every one of them: `each(index, logits)`.

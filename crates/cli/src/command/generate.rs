@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use lapidary_engine::kv::KvStore;
 use lapidary_engine::sample::top_logprobs;
+use lapidary_engine::speculate::{Choice, Speculator};
 use lapidary_engine::tokenizer::{DecodeOptions, EncodeOptions, StopMatcher, StreamDecoder, Tokenizer};
-use lapidary_engine::{DEFAULT_BATCH, Sampler, Session, Want};
+use lapidary_engine::{DEFAULT_BATCH, Logits, Sampler, Session, Step, Want};
 use serde::Serialize;
 
 use crate::args::GenerateArgs;
 use crate::device::{Device, on_device};
+use crate::draft::{self, SpeculationReport};
 use crate::interrupt;
 use crate::load::{self, Loaded};
 use crate::screened::ScreenReport;
@@ -30,6 +32,8 @@ struct Report {
     logprobs: Option<Vec<Vec<Logprob>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     screened_head: Option<ScreenReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<SpeculationReport>,
 }
 
 #[derive(Serialize)]
@@ -77,7 +81,9 @@ fn generate<B: Device>(args: &GenerateArgs, text: &[u8], backend: Arc<B>, cancel
     let context = context(args, &loaded, prompt.len())?;
     let session = load::session(&loaded, &args.run, context, DEFAULT_BATCH)?;
     let store = load::store(&loaded, &args.run, &args.store)?;
-    let mut generation = Generation::new(args, tokenizer, session, store, cancel);
+    let speculator = draft::speculator(&args.draft, &args.run, &loaded, context)?;
+    let writer = Writer::new(args, tokenizer);
+    let mut generation = Generation::new(writer, session, speculator, store, cancel);
     generation.run(&prompt, context)?;
     finish(args, &loaded, prompt, generation)
 }
@@ -98,97 +104,49 @@ fn context<B: Device>(args: &GenerateArgs, loaded: &Loaded<B>, prompt: usize) ->
     Ok(context)
 }
 
-/// A text being written.
+/// A text being generated.
 struct Generation<'a, B: Device> {
-    args: &'a GenerateArgs,
-    tokenizer: &'a Tokenizer,
+    writer: Writer<'a>,
     session: Session<B>,
+    speculator: Option<Speculator<B>>,
     store: Option<KvStore>,
     /// Tokens of the prompt whose keys and values were there already.
     cached: usize,
-    sampler: Sampler,
-    seed: u64,
     cancel: &'a AtomicBool,
-    decoder: StreamDecoder<&'a Tokenizer>,
-    stops: StopMatcher,
-    ids: Vec<u32>,
-    text: String,
-    logprobs: Vec<Vec<Logprob>>,
-    finish_reason: FinishReason,
     prompt_time: Duration,
     decode_time: Duration,
 }
 
 impl<'a, B: Device> Generation<'a, B> {
     fn new(
-        args: &'a GenerateArgs,
-        tokenizer: &'a Tokenizer,
+        writer: Writer<'a>,
         session: Session<B>,
+        speculator: Option<Speculator<B>>,
         store: Option<KvStore>,
         cancel: &'a AtomicBool,
     ) -> Self {
-        let mut config = args.sampling.config();
-        config.logit_bias.extend(tokenizer.suppressed().iter().map(|&id| (id, f32::NEG_INFINITY)));
-        Self {
-            args,
-            tokenizer,
-            session,
-            store,
-            cached: 0,
-            seed: config.seed,
-            sampler: Sampler::new(config),
-            cancel,
-            decoder: StreamDecoder::new(tokenizer, DecodeOptions::default()),
-            stops: StopMatcher::new(&args.stop),
-            ids: Vec::new(),
-            text: String::new(),
-            logprobs: Vec::new(),
-            finish_reason: FinishReason::Length,
-            prompt_time: Duration::ZERO,
-            decode_time: Duration::ZERO,
-        }
+        let (cached, prompt_time, decode_time) = (0, Duration::ZERO, Duration::ZERO);
+        Self { writer, session, speculator, store, cached, cancel, prompt_time, decode_time }
     }
 
     fn run(&mut self, prompt: &[u32], context: usize) -> Result<()> {
-        prompt.iter().for_each(|&token| self.sampler.accept(token));
-        if !self.args.json {
-            self.print(&self.tokenizer.decode(prompt, DecodeOptions::default())?)?;
-        }
+        self.writer.begin(prompt)?;
         let begin = Instant::now();
         self.cached = self.session.start(prompt, self.store.as_ref())?;
-        let mut output = self.session.feed_wanting(&prompt[self.cached..], self.want(), self.cancel)?;
+        let output = self.session.feed_wanting(&prompt[self.cached..], self.writer.need(), self.cancel)?;
         self.prompt_time = begin.elapsed();
         if self.store.is_some() {
             self.session.keep();
         }
         let begin = Instant::now();
-        let room = (context - prompt.len()).saturating_add(1).min(self.args.n_predict as usize);
-        while self.ids.len() < room {
-            let Some(logits) = output.as_ref().filter(|_| !self.cancel.load(Ordering::Relaxed)) else {
-                self.finish_reason = FinishReason::Interrupted;
-                break;
-            };
-            let token = self.sampler.sample_from(logits.scores(0))?;
-            if self.args.logprobs > 0 {
-                let top = top_logprobs(logits.logits(0), self.args.logprobs as usize);
-                self.logprobs.push(top.into_iter().map(|(id, logprob)| Logprob { id, logprob }).collect());
-            }
-            self.sampler.accept(token);
-            self.ids.push(token);
-            if self.tokenizer.is_end_of_generation(token) && !self.args.ignore_eos {
-                self.finish_reason = FinishReason::Stop;
-                break;
-            }
-            if self.emit(token)? {
-                self.finish_reason = FinishReason::Stop;
-                break;
-            }
-            if self.ids.len() < room {
-                output = self.session.feed_wanting(&[token], self.want(), self.cancel)?;
-            }
+        let room = (context - prompt.len()).saturating_add(1).min(self.writer.args.n_predict as usize);
+        match output {
+            Some(output) if room > 0 => self.decode(output.scores(0), room)?,
+            Some(_) => {}
+            None => self.writer.finish_reason = FinishReason::Interrupted,
         }
         self.decode_time = begin.elapsed();
-        self.flush()?;
+        self.writer.flush()?;
         if let Some(store) = &self.store {
             self.session.keep();
             self.session.persist(store)?;
@@ -196,8 +154,87 @@ impl<'a, B: Device> Generation<'a, B> {
         Ok(())
     }
 
+    /// Writes up to `room` tokens, the first one out of the prompt's `scores`.
+    fn decode(&mut self, scores: Logits, room: usize) -> Result<()> {
+        let mut choice = self.writer.choose(scores, room)?;
+        while choice.more {
+            if self.cancel.load(Ordering::Relaxed) {
+                self.writer.finish_reason = FinishReason::Interrupted;
+                break;
+            }
+            let writer = &mut self.writer;
+            let step = Step { last: choice.token, need: writer.need(), room: room - writer.ids.len() };
+            self.session.step(step, self.speculator.as_mut(), |scores| {
+                choice = writer.choose(scores, room)?;
+                anyhow::Ok(choice)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Chooses the tokens and shows their text.
+struct Writer<'a> {
+    args: &'a GenerateArgs,
+    tokenizer: &'a Tokenizer,
+    sampler: Sampler,
+    seed: u64,
+    decoder: StreamDecoder<&'a Tokenizer>,
+    stops: StopMatcher,
+    ids: Vec<u32>,
+    text: String,
+    logprobs: Vec<Vec<Logprob>>,
+    finish_reason: FinishReason,
+}
+
+impl<'a> Writer<'a> {
+    fn new(args: &'a GenerateArgs, tokenizer: &'a Tokenizer) -> Self {
+        let mut config = args.sampling.config();
+        config.logit_bias.extend(tokenizer.suppressed().iter().map(|&id| (id, f32::NEG_INFINITY)));
+        Self {
+            args,
+            tokenizer,
+            seed: config.seed,
+            sampler: Sampler::new(config),
+            decoder: StreamDecoder::new(tokenizer, DecodeOptions::default()),
+            stops: StopMatcher::new(&args.stop),
+            ids: Vec::new(),
+            text: String::new(),
+            logprobs: Vec::new(),
+            finish_reason: FinishReason::Length,
+        }
+    }
+
+    /// Takes note of the prompt and shows it.
+    fn begin(&mut self, prompt: &[u32]) -> Result<()> {
+        prompt.iter().for_each(|&token| self.sampler.accept(token));
+        if self.args.json {
+            return Ok(());
+        }
+        self.print(&self.tokenizer.decode(prompt, DecodeOptions::default())?)
+    }
+
+    /// Chooses a token and shows it. The text goes on behind it until it ends or has `room` tokens.
+    fn choose(&mut self, scores: Logits, room: usize) -> Result<Choice> {
+        let token = self.sampler.sample_from(scores)?;
+        if self.args.logprobs > 0
+            && let Logits::All(logits) = scores
+        {
+            let top = top_logprobs(logits, self.args.logprobs as usize);
+            self.logprobs.push(top.into_iter().map(|(id, logprob)| Logprob { id, logprob }).collect());
+        }
+        self.sampler.accept(token);
+        self.ids.push(token);
+        let ends = self.tokenizer.is_end_of_generation(token) && !self.args.ignore_eos;
+        if ends || self.emit(token)? {
+            self.finish_reason = FinishReason::Stop;
+            return Ok(Choice { token, more: false });
+        }
+        Ok(Choice { token, more: self.ids.len() < room })
+    }
+
     /// What is to come back of the next token.
-    fn want(&self) -> Want {
+    fn need(&self) -> Want {
         if self.args.logprobs > 0 { Want::Logits } else { self.sampler.need() }
     }
 
@@ -238,7 +275,8 @@ fn finish<B: Device>(
     let per_second = |n: usize, time: Duration| if n == 0 { 0.0 } else { n as f64 / time.as_secs_f64() };
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     // The first token comes out of the prompt's own pass.
-    let decoded = generation.ids.len().saturating_sub(1);
+    let writer = generation.writer;
+    let decoded = writer.ids.len().saturating_sub(1);
     let timings = Timings {
         load_ms: ms(loaded.load_time),
         prompt_ms: ms(generation.prompt_time),
@@ -250,6 +288,7 @@ fn finish<B: Device>(
         decode_per_s: per_second(decoded, generation.decode_time),
     };
     let screened_head = ScreenReport::of(loaded.model.screen_stats());
+    let speculation = generation.speculator.as_ref().map(SpeculationReport::of);
     let mut stdout = std::io::stdout().lock();
     if !args.json {
         writeln!(stdout)?;
@@ -263,25 +302,29 @@ fn finish<B: Device>(
                 String::new()
             },
             timings.prompt_per_s,
-            generation.ids.len(),
+            writer.ids.len(),
             timings.decode_per_s,
             crate::output::bytes(generation.session.cache_bytes() as u64),
-            generation.seed,
+            writer.seed,
         );
         if let Some(screened) = screened_head {
             eprintln!("{screened}");
+        }
+        if let Some(speculation) = speculation {
+            eprintln!("{speculation}");
         }
         return Ok(());
     }
     let report = Report {
         prompt_ids,
-        ids: generation.ids,
-        text: generation.text,
-        finish_reason: generation.finish_reason,
-        seed: generation.seed,
+        ids: writer.ids,
+        text: writer.text,
+        finish_reason: writer.finish_reason,
+        seed: writer.seed,
         timings,
-        logprobs: (args.logprobs > 0).then_some(generation.logprobs),
+        logprobs: (args.logprobs > 0).then_some(writer.logprobs),
         screened_head,
+        speculation,
     };
     serde_json::to_writer(&mut stdout, &report)?;
     Ok(writeln!(stdout)?)

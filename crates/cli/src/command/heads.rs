@@ -22,7 +22,7 @@ struct Report {
 
 /// Runs the text three times and counts the differing choices.
 pub fn run(args: &PerplexityArgs) -> Result<()> {
-    if args.run.head == HeadArg::Native {
+    if matches!(args.run.head, HeadArg::Auto | HeadArg::Native | HeadArg::Screened) {
         bail!("--compare-heads compares with the stored head; name another with --head f16 or --head q8_0");
     }
     let choices = |head: HeadArg, rerank: Switch| {

@@ -11,7 +11,7 @@ use super::paths::Paths;
 use super::prefix::{PrefixIndex, Salt};
 use super::sequence::{BlockTable, Sequence};
 use super::store::{Chain, KvStore};
-use crate::batch::{Input, Row};
+use crate::batch::{Input, Parent, Row};
 use crate::error::{EngineError, Result};
 use crate::model::{CacheGroup, Config};
 
@@ -40,6 +40,8 @@ pub struct KvCache<B: Backend> {
     sequences: HashMap<SequenceId, Sequence>,
     next_id: u64,
     prefixes: PrefixIndex,
+    /// Positions before a window that are kept for a later truncation.
+    kept_behind: usize,
 }
 
 struct Group<B: Backend> {
@@ -70,7 +72,14 @@ impl<B: Backend> KvCache<B> {
             sequences: HashMap::new(),
             next_id: 0,
             prefixes: PrefixIndex::default(),
+            kept_behind: 0,
         })
+    }
+
+    /// Keeps so many positions more before each sliding window, so that a sequence can always be
+    /// [cut back](Self::truncate) by as many from here on.
+    pub fn keep_behind(&mut self, positions: usize) {
+        self.kept_behind = positions;
     }
 
     /// Formats and limits.
@@ -409,10 +418,8 @@ impl<B: Backend> KvCache<B> {
             batch.groups.push(self.addresses(g, rows, &paths));
         }
         let mut chains = paths.ends.clone();
-        for (r, row) in rows.iter().enumerate() {
-            if !paths.is_chain(r) {
-                chains.remove(&row.sequence);
-            }
+        for row in rows.iter().filter(|row| row.parent != Parent::Previous) {
+            chains.remove(&row.sequence);
         }
         Ok(PreparedRows { batch, chains })
     }
@@ -480,7 +487,7 @@ impl<B: Backend> KvCache<B> {
             sequence.length = end;
             for (table, group) in sequence.tables.iter_mut().zip(&mut self.groups) {
                 // One position more than the next row needs: the last one can be run again for its logits.
-                let needed = first_visible(group.spec.window, end).saturating_sub(1);
+                let needed = first_visible(group.spec.window, end).saturating_sub(1 + self.kept_behind);
                 table.release_before(needed, &mut group.allocator);
             }
         }
@@ -547,7 +554,7 @@ fn first_visible(window: Option<usize>, position: usize) -> usize {
     window.map_or(0, |w| (position + 1).saturating_sub(w))
 }
 
-/// A batch ready for a backend, and the length that each sequence without branches has once it is committed.
+/// A batch ready for a backend, and the length that each sequence that is no draft has once it is committed.
 pub(crate) struct PreparedRows {
     pub batch: RowBatch,
     pub chains: HashMap<SequenceId, usize>,

@@ -66,8 +66,8 @@ impl Output {
 }
 
 impl<B: Backend> Model<B> {
-    /// Runs the rows of `batch` through the model and makes them part of their sequences in `cache`. Of a sequence
-    /// with branches (a draft tree) nothing is kept until [`KvCache::accept`] names the path.
+    /// Runs the rows of `batch` through the model and makes them part of their sequences in `cache`. Of a draft (rows
+    /// that name their parent) nothing is kept until [`KvCache::accept`] names the path.
     ///
     /// On an error the sequences keep their lengths.
     ///

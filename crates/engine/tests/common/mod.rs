@@ -251,6 +251,11 @@ pub fn model(family: Family, seed: u64) -> Gguf {
 
 /// The file of a random model of the family.
 pub fn model_bytes(family: Family, seed: u64) -> Vec<u8> {
+    model_bytes_with(family, seed, WINDOW)
+}
+
+/// The same with a sliding window of `window` positions.
+pub fn model_bytes_with(family: Family, seed: u64, window: u32) -> Vec<u8> {
     let mut b = Builder::new(seed);
     let prefix = if family == Family::Gemma3 { "gemma3" } else { "gemma4" };
     let shared = if family == Family::PerLayer { 2 } else { 0 };
@@ -271,7 +276,7 @@ pub fn model_bytes(family: Family, seed: u64) -> Vec<u8> {
         key("attention.value_length", Meta::U32(full_dim as u32));
         key("attention.key_length_swa", Meta::U32(64));
         key("attention.value_length_swa", Meta::U32(64));
-        key("attention.sliding_window", Meta::U32(WINDOW));
+        key("attention.sliding_window", Meta::U32(window));
         key("attention.sliding_window_pattern", Meta::Bools((0..LAYERS).map(sliding).collect()));
         key("attention.shared_kv_layers", Meta::U32(shared as u32));
         key("attention.layer_norm_rms_epsilon", Meta::F32(1e-6));
