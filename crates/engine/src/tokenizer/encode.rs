@@ -40,7 +40,7 @@ impl Tokenizer {
         ids
     }
 
-    fn encode_plain(&self, text: &[u8], merger: &mut Merger, ids: &mut Vec<u32>) {
+    pub(super) fn encode_plain(&self, text: &[u8], merger: &mut Merger, ids: &mut Vec<u32>) {
         for stretch in stretches(text) {
             let escaped = escape_spaces(stretch);
             match self.vocab.model {

@@ -13,6 +13,7 @@ mod fingerprint;
 mod from_gguf;
 mod index;
 mod merge;
+mod segments;
 mod special;
 mod stop;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use lapidary_gguf::Gguf;
 pub use decode::{DecodeOptions, StreamDecoder};
 pub use encode::EncodeOptions;
 pub use error::TokenizerError;
+pub use segments::Origin;
 pub use stop::{StopMatcher, StopOutput};
 pub use vocab::{Pieces, SpecialIds, TokenType, Vocab, VocabModel};
 
@@ -50,6 +52,10 @@ pub struct Tokenizer {
     special: SpecialMatcher,
     /// Those of them that are matched in any text.
     always_special: SpecialMatcher,
+    /// The tokens that structure a conversation.
+    markers: SpecialMatcher,
+    /// Tokens that are matched in any text and structure nothing.
+    harmless: SpecialMatcher,
     /// The token of each byte, or the unknown token where a byte has none.
     byte_tokens: Box<[u32; 256]>,
     end_of_generation: Vec<u32>,
@@ -77,12 +83,25 @@ impl Tokenizer {
         let (index, merges) = build_indexes(hasher, &vocab)?;
         let mut special_types = vec![TokenType::Control, TokenType::Unknown, TokenType::UserDefined];
         let special = SpecialMatcher::new(&vocab, &special_types)?;
+        let marks = |id: usize| segments::is_marker(&vocab, id);
+        let markers = SpecialMatcher::of(&vocab, &special_types, marks)?;
+        let harmless = SpecialMatcher::of(&vocab, &[TokenType::UserDefined], |id| !marks(id))?;
         special_types.retain(|&ty| index::is_plain(vocab.model, ty));
         let always_special = SpecialMatcher::new(&vocab, &special_types)?;
         let byte_tokens = find_byte_tokens(&vocab)?;
         let end_of_generation = Vec::new();
-        let mut tokenizer =
-            Self { vocab, hasher, index, merges, special, always_special, byte_tokens, end_of_generation };
+        let mut tokenizer = Self {
+            vocab,
+            hasher,
+            index,
+            merges,
+            special,
+            always_special,
+            markers,
+            harmless,
+            byte_tokens,
+            end_of_generation,
+        };
         tokenizer.end_of_generation = tokenizer.find_end_of_generation();
         Ok(tokenizer)
     }

@@ -28,11 +28,20 @@ pub(super) enum Fragment<'a> {
 impl SpecialMatcher {
     /// A matcher of all tokens of the given types. Empty texts never match; of equal texts the lowest id counts.
     pub fn new(vocab: &Vocab, types: &[TokenType]) -> Result<Self, TokenizerError> {
+        Self::of(vocab, types, |_| true)
+    }
+
+    /// As [`new`](Self::new), of those tokens only that `keep` names.
+    pub fn of(
+        vocab: &Vocab,
+        types: &[TokenType],
+        keep: impl Fn(usize) -> bool,
+    ) -> Result<Self, TokenizerError> {
         let tokens = &vocab.tokens;
         let mut sorted = Vec::new();
         for (id, ty) in vocab.types.iter().enumerate() {
             let text = tokens.get(id);
-            if !types.contains(ty) || text.is_empty() {
+            if !types.contains(ty) || text.is_empty() || !keep(id) {
                 continue;
             }
             if text.len() > MAX_BYTES {
