@@ -198,7 +198,7 @@ impl Coded {
             let inverse = inverse(scale);
             let mut squares = [[0.0f32; 8]; 3];
             for i in 0..BLOCK {
-                let code = (values[i] * inverse).round_ties_even().max(least).min(most);
+                let code = (values[i] * inverse).round_ties_even().clamp(least, most);
                 codes[i] = code as i8;
                 let error = values[i] - scale * code;
                 squares[0][i % 8] += error * error;
@@ -238,7 +238,7 @@ fn narrow_scale(values: &[f32; BLOCK]) -> f32 {
         let inverse = inverse(scale);
         let mut errors = [0.0f32; 8];
         for i in 0..BLOCK {
-            let code = (values[i] * inverse).round_ties_even().max(-8.0).min(7.0);
+            let code = (values[i] * inverse).round_ties_even().clamp(-8.0, 7.0);
             let error = values[i] - scale * code;
             errors[i % 8] += error * error;
         }

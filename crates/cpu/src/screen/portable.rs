@@ -29,7 +29,7 @@ fn bound(layout: &Layout, query: &Query, tile: &[u8], lane: usize) -> f32 {
     for (block, b) in narrow.chunks_exact(NARROW_BYTES).zip(layout.wide..) {
         let x = &query.codes[b * BLOCK..][..BLOCK];
         let code = |i: usize| {
-            let byte = block[TILE * (i % 16 & !3) + 4 * lane + i % 4];
+            let byte = block[TILE * ((i % 16) & !3) + 4 * lane + i % 4];
             i32::from(if i < 16 { byte & 15 } else { byte >> 4 })
         };
         let product: i32 = (0..BLOCK).map(|i| code(i) * i32::from(x[i])).sum();

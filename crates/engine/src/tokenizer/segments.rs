@@ -113,7 +113,8 @@ mod tests {
             ("<s", TokenType::Normal, 9.0),
             ("<start", TokenType::Normal, 9.0),
         ];
-        let letters = ["<", "|", ">", "_", "a", "c", "e", "f", "g", "i", "l", "m", "n", "o", "r", "s", "t", "u"];
+        let letters =
+            ["<", "|", ">", "_", "a", "c", "e", "f", "g", "i", "l", "m", "n", "o", "r", "s", "t", "u"];
         tokens.extend(letters.map(|letter| (letter, TokenType::Normal, 1.0)));
         Tokenizer::new(vocab(tokens, &[])).unwrap()
     }
