@@ -272,6 +272,63 @@ mod tests {
         assert_eq!(sampler.sample(&logits), Ok(0));
     }
 
+    /// What a backend may give for `Want::Best(k)`: the `k` largest and a few others, ascending.
+    fn at_least_the_best(logits: &[f32], k: usize) -> (Vec<u32>, Vec<f32>) {
+        let mut ids = best(logits, k);
+        ids.extend([17, 400, 999]);
+        ids.sort_unstable();
+        ids.dedup();
+        let values = ids.iter().map(|&id| logits[id as usize]).collect();
+        (ids, values)
+    }
+
+    #[test]
+    fn as_many_of_the_best_as_needed_decide_like_all() {
+        let base = SamplerConfig { penalty_window: 8, ..Default::default() };
+        let penalised =
+            SamplerConfig { repeat_penalty: 1.3, presence_penalty: 0.5, frequency_penalty: 0.2, ..base };
+        let configs = [
+            SamplerConfig { temperature: 0.0, ..penalised.clone() },
+            SamplerConfig {
+                temperature: 0.0,
+                logit_bias: vec![(143, f32::NEG_INFINITY)],
+                ..penalised.clone()
+            },
+            SamplerConfig { top_k: 5, ..penalised.clone() },
+            SamplerConfig { top_k: 1, logit_bias: vec![(286, -3.0), (143, -100.0)], ..penalised },
+            SamplerConfig::default(),
+        ];
+        let equals: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 1000 / 4) as f32 / 25.0).collect();
+        for config in configs {
+            for logits in [&logits(), &equals] {
+                let (mut whole, mut sparse) = (Sampler::new(config.clone()), Sampler::new(config.clone()));
+                for step in 0..100 {
+                    let Want::Best(k) = sparse.need() else { panic!("{config:?} needs all") };
+                    let (ids, values) = at_least_the_best(logits, k);
+                    let token = whole.sample(logits).unwrap();
+                    let best = Logits::Best { ids: &ids, values: &values };
+                    assert_eq!(sparse.sample_from(best), Ok(token), "{config:?}, step {step}");
+                    whole.accept(token);
+                    sparse.accept(token);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_raises_a_token_needs_all_logits() {
+        let base = SamplerConfig::default();
+        for config in [
+            SamplerConfig { top_k: 0, ..base.clone() },
+            SamplerConfig { logit_bias: vec![(3, 0.1)], ..base.clone() },
+            SamplerConfig { repeat_penalty: 0.9, ..base.clone() },
+            SamplerConfig { presence_penalty: -0.1, ..base.clone() },
+            SamplerConfig { frequency_penalty: -0.1, ..base },
+        ] {
+            assert_eq!(Sampler::new(config.clone()).need(), Want::Logits, "{config:?}");
+        }
+    }
+
     #[test]
     fn no_finite_logit_is_an_error() {
         let config = SamplerConfig::default();
