@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use lapidary_engine::model::Traffic;
+use lapidary_engine::model::{MOST_SCREENED_ROWS, Traffic};
 use lapidary_engine::tokenizer::{EncodeOptions, Tokenizer};
 use lapidary_engine::{Batch, DEFAULT_BATCH, KvCache, KvCacheConfig, NoProbe, SequenceId, Want, Workspace};
 
@@ -45,6 +45,8 @@ pub struct Workload<'a, B: Device> {
     run: &'a RunArgs,
     loaded: &'a Loaded<B>,
     traffic: Traffic,
+    /// The same with a coarse copy in place of the output matrix, once that was made.
+    screened: Option<Traffic>,
     workspace: Workspace<B>,
     /// Tokens of the manual; empty when the model has no tokenizer.
     text: Vec<u32>,
@@ -74,16 +76,14 @@ impl<'a, B: Device> Workload<'a, B> {
             TEXT.iter().flat_map(|text| tokenizer.encode(text, options)).collect()
         };
         let text = loaded.tokenizer.as_ref().map(encode).unwrap_or_default();
-        Self { run, loaded, traffic, workspace: Workspace::new(), text }
+        Self { run, loaded, traffic, screened: None, workspace: Workspace::new(), text }
     }
 
     /// Makes the coarse copy of the output matrix, if the flags allow one, so that no run has to.
     fn prepare_screen(&mut self) -> Result<()> {
         self.loaded.model.prepare_screen()?;
         let copy = self.loaded.model.screen_stats().bytes;
-        if copy > 0 {
-            self.traffic = self.traffic.clone().with_head(copy as u64);
-        }
+        self.screened = (copy > 0).then(|| self.traffic.clone().with_head(copy as u64));
         Ok(())
     }
 
@@ -135,8 +135,13 @@ impl<'a, B: Device> Workload<'a, B> {
     pub fn bytes_per_token(&self, test: Test, depth: usize, batch: usize) -> u64 {
         match test {
             Test::Prompt(n) => self.traffic.prompt_bytes_per_token(n.min(DEFAULT_BATCH)),
-            Test::Generate(n) => self.traffic.decode_bytes_per_token(batch, depth + n / 2),
+            Test::Generate(n) => self.generation_traffic(batch).decode_bytes_per_token(batch, depth + n / 2),
         }
+    }
+
+    /// What a step of `batch` sequences reads: many rows share the whole output matrix.
+    fn generation_traffic(&self, batch: usize) -> &Traffic {
+        self.screened.as_ref().filter(|_| batch <= MOST_SCREENED_ROWS).unwrap_or(&self.traffic)
     }
 
     fn feed(&mut self, cache: &mut KvCache<B>, (sequence, at): (SequenceId, usize), n: usize) -> Result<()> {

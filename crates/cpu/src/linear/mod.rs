@@ -234,7 +234,7 @@ impl Linear<'_> {
         let Workspace { activations, threads, tasks, claims } = workspace;
         assert_eq!(input.x.len(), input.n_rows * input.cols, "activations of {} rows", input.n_rows);
         schedule::check(products, &input, &out, claims);
-        let forms = self.forms(products);
+        let forms = self.forms(products.iter().filter(|p| !p.rows.is_empty()).map(|p| p.weights.ty));
         activations.prepare(self.pool, self.isa, forms, input.x, (input.n_rows, input.cols));
         schedule::split(products, self.pool.n_threads(), schedule::tile_rows(self.isa), tasks);
         threads.ensure(self.pool.n_threads());
@@ -268,13 +268,8 @@ impl Linear<'_> {
         workspace: &mut Workspace,
     ) -> bool {
         out.clear();
-        let forms = match self.form(ty) {
-            Form::Float => Forms::default(),
-            Form::Block32 => Forms { block32: true, ..Forms::default() },
-            Form::Block256 => Forms { block256: true, ..Forms::default() },
-        };
         let activations = &mut workspace.activations;
-        activations.prepare(self.pool, self.isa, forms, x, (1, x.len()));
+        activations.prepare(self.pool, self.isa, self.forms([ty]), x, (1, x.len()));
         match self.form(ty) {
             Form::Float => out.extend_from_slice(x),
             Form::Block32 => activations.row32(0).decode(out),
@@ -283,11 +278,11 @@ impl Linear<'_> {
         out.iter().all(|v| v.is_finite())
     }
 
-    /// The roundings that the products need.
-    fn forms(&self, products: &[Product]) -> Forms {
+    /// The roundings that products with weights of these types need.
+    fn forms(&self, types: impl IntoIterator<Item = GgmlType>) -> Forms {
         let mut forms = Forms::default();
-        for product in products.iter().filter(|p| !p.rows.is_empty()) {
-            match self.form(product.weights.ty) {
+        for ty in types {
+            match self.form(ty) {
                 Form::Float => {}
                 Form::Block32 => forms.block32 = true,
                 Form::Block256 => forms.block256 = true,

@@ -20,7 +20,7 @@ pub use config::{Architecture, CacheGroup, CacheSlot, Config, ExpertSpec, LayerS
 pub use fingerprint::fingerprint;
 pub use forward::{Logits, Output};
 pub use head::{HeadFormat, HeadOptions};
-pub use screening::{Screen, ScreenStats};
+pub use screening::{MOST_ROWS as MOST_SCREENED_ROWS, Screen, ScreenStats};
 pub use traffic::Traffic;
 pub use weights::{Progress, Weights};
 pub use workspace::Workspace;

@@ -9,7 +9,7 @@ use lapidary_backend::{Backend, Best};
 use crate::error::Result;
 
 /// Rows in a batch above which the whole matrix is read once for all of them.
-pub(super) const MOST_ROWS: usize = 4;
+pub const MOST_ROWS: usize = 4;
 /// Rows that wanted their largest logits before [`Screen::Auto`] makes the copy: it takes as long as it saves on some
 /// hundred rows, and short answers should not pay for it.
 const PATIENCE: usize = 32;
